@@ -1,7 +1,7 @@
 """How long until a crowd has a round, and who sends how much for it: spread from peer to peer, or all from the log. In virtual time.
 
-What is told to whom and asked of whom decides ``network.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean
-are as in ``network.gossip`` and ``peer.sync.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
+What is told to whom and asked of whom decides ``network.rumours.GossipState``, the peers' own; links, turns at the log and the pieces of a
+mean are as in ``network.gossip`` and ``peer.sync.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
 after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log
 gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
 later.
@@ -31,7 +31,7 @@ from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
 from manta_swarm.network.pushes import Push, Shown
-from manta_swarm.network.rumours import Book
+from manta_swarm.network.rumours import GossipState
 from manta_swarm.peer.sync.spread import LOG_BYTES, LOG_FIRST
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -53,7 +53,7 @@ class Flat:
         return FAR
 
 
-class Offers(Book):
+class Offers(GossipState):
     """A book whose offers are not signed."""
 
     def _opened(self, offer: Any) -> tuple[Any, Any]:
@@ -125,8 +125,8 @@ class Peer(Node):
         super().__init__(Line(crowd.up_mbit, crowd.down_mbit), number // crowd.cohort_size)
         self.crowd, self.key = crowd, PublicKey(sha256(b"peer %d" % number))
         self.rng = random.Random(number)
-        self.book = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=timeouts.NEAR_GETS_S)
-        self.book.budget_bytes = 2**60 if crowd.by_bodies else 0
+        self.gossip_state = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=timeouts.NEAR_GETS_S)
+        self.gossip_state.budget_bytes = 2**60 if crowd.by_bodies else 0
         self.pulling = 0
         self.pushing: set[PublicKey] = set()
         self.wanted: dict[bytes, Wanted] = {}
@@ -141,24 +141,24 @@ class Peer(Node):
     def close_headers(self, offer: Any, near: Sequence["Peer"], far: Sequence["Peer"]) -> None:
         if self.is_silent:
             return
-        self.book.add_own(offer)
-        self.book.close_headers(ROUND)
+        self.gossip_state.add_own(offer)
+        self.gossip_state.close_headers(ROUND)
         for others, is_near in ((near, True), (far, False)):
             for other in others:
-                self.book.link(other.key, is_near=is_near, is_invited=False)
+                self.gossip_state.link(other.key, is_near=is_near, is_invited=False)
         self.go_on()
 
     def go_on(self) -> None:
         world = self.crowd.world
-        for root, key in self.book.take_heard():
+        for root, key in self.gossip_state.take_heard():
             self.heard_of(root, key)
-        while self.pulling < PULLS_AT_ONCE and (pull := self.book.next_pull(world.now / 1000)) is not None:
+        while self.pulling < PULLS_AT_ONCE and (pull := self.gossip_state.next_pull(world.now / 1000)) is not None:
             self.pulling += 1
             self.ask_for_body(pull.root, [*pull.near, *pull.far])
-        for key in self.book.to_tell:
-            if key not in self.pushing and (push := self.book.next_push(key)) is not None:
+        for key in self.gossip_state.to_tell:
+            if key not in self.pushing and (push := self.gossip_state.next_push(key)) is not None:
                 self.push(key, push)
-        wakes_at = self.book.wakes_at(world.now / 1000)
+        wakes_at = self.gossip_state.wakes_at(world.now / 1000)
         if wakes_at is not None and (wakes_at * 1000 < self.wakes_at or self.wakes_at <= world.now):
             self.wakes_at = wakes_at * 1000
             world.after(self.wakes_at - world.now + 0.001, self.go_on)
@@ -171,8 +171,8 @@ class Peer(Node):
 
         def arrived() -> None:
             if not other.is_silent:
-                other.book.link(self.key, is_near=self.cohort == other.cohort, is_invited=True)
-                other.book.take(self.key, push, crowd.world.now / 1000)
+                other.gossip_state.link(self.key, is_near=self.cohort == other.cohort, is_invited=True)
+                other.gossip_state.take(self.key, push, crowd.world.now / 1000)
                 other.go_on()
             crowd.net.send(other, self, ANSWER_BYTES, answered)
 
@@ -196,8 +196,8 @@ class Peer(Node):
             if not is_over:
                 is_over = True
                 self.pulling -= 1
-                self.book.hold(root)
-                if self.book.num_held(ROUND) == crowd.rows:
+                self.gossip_state.hold(root)
+                if self.gossip_state.num_held(ROUND) == crowd.rows:
                     self.bodies_ms = crowd.world.now
                 self.go_on()
 
@@ -205,12 +205,12 @@ class Peer(Node):
             nonlocal is_over
             if not is_over:
                 is_over = True
-                others = [each for each in self.book.sources(root) if each != key]
+                others = [each for each in self.gossip_state.sources(root) if each != key]
                 if others:
                     self.ask_for_body(root, [*others[1:], others[0]])
                 else:
                     self.pulling -= 1
-                    self.book.failed(root)
+                    self.gossip_state.failed(root)
 
         crowd.net.send(self, other, REQUEST_BYTES, asked)
         if other.is_silent:
@@ -222,7 +222,7 @@ class Peer(Node):
         if self.is_silent:
             return
         wanted = self.wanted[root] = Wanted(sizes, self.rng.sample(range(len(sizes)), len(sizes)))
-        wanted.sources.update(dict.fromkeys(self.book.sources(root)))
+        wanted.sources.update(dict.fromkeys(self.gossip_state.sources(root)))
         place = int.from_bytes(sha256(root + self.key)[:8], "big") / 2**64 * len(self.crowd.peers)
         first = max(LOG_FIRST, LOG_BYTES // sum(sizes))
         turn_ms = 0.0 if place < first or not self.crowd.by_gossip else timeouts.TURN_S * 1000 * (1 + math.log2(place / first))
@@ -292,7 +292,7 @@ class Peer(Node):
         if len(here) == count:
             self.done_ms[root] = self.crowd.world.now
         if self.crowd.by_gossip and len(here) in {1, count, *(-(-count * quarter // 4) for quarter in (1, 2, 3))}:
-            self.book.hold(root)
+            self.gossip_state.hold(root)
             self.go_on()
         self.ask(root)
 
@@ -345,7 +345,7 @@ def report(way: str, crowd: Crowd, took_s: float) -> str:
     times = sorted(max(peer.done_ms.get(crowd.what, math.inf), peer.bodies_ms if crowd.by_bodies else 0.0) for peer in crowd.others)
     far = [peer.line.sent / 1e6 for peer in crowd.others]
     near = [peer.line.sent_near / 1e6 for peer in crowd.others]
-    hops: Counter[int] = sum((peer.book.hops for peer in crowd.others), Counter())
+    hops: Counter[int] = sum((peer.gossip_state.hops for peer in crowd.others), Counter())
     hops = hops if crowd.by_bodies else Counter(peer.hops for peer in crowd.others)
     count = hops.total() or 1
     passed = f"{sum(number * times for number, times in hops.items()) / count:.1f}, at most {max(hops, default=0)}"

@@ -1,7 +1,7 @@
 """How bodies, and what follows a commit, go from peer to peer: tells links what is here, takes what they tell, gets what is lacking.
 
-What is to be told and got says ``network.rumours.Book``; here are the calls. Nothing of this is needed for a round: what does not come this
-way can be had from the log.
+What is to be told and got says ``network.rumours.GossipState``; here are the calls. Nothing of this is needed for a round: what does not
+come this way can be had from the log.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from manta_swarm.network.fetching import fetch
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.rumours import Book, Pull
+from manta_swarm.network.rumours import GossipState, Pull
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
@@ -64,7 +64,7 @@ class Gossip:
     def __init__(
         self,
         endpoint: Endpoint,
-        book: Book,
+        gossip_state: GossipState,
         blob_store: BlobStore,
         neighbours: Neighbours,
         body_sizes: Sequence[int],
@@ -83,7 +83,7 @@ class Gossip:
             rng: of what is fetched.
         """
         self._endpoint = endpoint
-        self._book = book
+        self._gossip_state = gossip_state
         self._blob_store = blob_store
         self._neighbours = neighbours
         self._body_sizes = tuple(body_sizes)
@@ -125,7 +125,7 @@ class Gossip:
             RemoteFault: the inclusion promise is not for it.
         """
         self._keep_own(blob)
-        self._book.add_own(offer)
+        self._gossip_state.add_own(offer)
         self._go_on()
 
     def know(self, blob: Blob) -> None:
@@ -140,35 +140,35 @@ class Gossip:
         """
         is_new = round_ > self._linked_for
         self._linked_for = max(round_, self._linked_for)
-        self._book.close_headers(round_)
+        self._gossip_state.close_headers(round_)
         if not is_new:
             self._go_on()
             return
-        self._book.unlink_old()
+        self._gossip_state.unlink_old()
         self._others_left = _OTHER_LINKS
-        near = [key for key in self._neighbours.near() if key not in self._book.links][:NEAR_LINKS]
+        near = [key for key in self._neighbours.near() if key not in self._gossip_state.links][:NEAR_LINKS]
         for key in near:
-            self._book.link(key, is_near=True, is_invited=False)
-        num_far = FAR_LINKS_BESIDE_NEAR if any(self._book.links.values()) else FAR_LINKS
+            self._gossip_state.link(key, is_near=True, is_invited=False)
+        num_far = FAR_LINKS_BESIDE_NEAR if any(self._gossip_state.links.values()) else FAR_LINKS
         self._link_far(num_far)
         self._go_on()
 
     def commit(self, round_: int) -> None:
         """A round is committed."""
-        self._book.commit(round_)
+        self._gossip_state.commit(round_)
         for root, getting in list(self._getting.items()):
-            if getting.is_pull and not getting.waiting and not self._book.is_known(root):
+            if getting.is_pull and not getting.waiting and not self._gossip_state.is_known(root):
                 self._drop(root, getting)
         self._go_on()
 
     def hold(self, root: bytes) -> None:
         """Tell links of a blob on the blob store that they may want."""
-        self._book.hold(root)
+        self._gossip_state.hold(root)
         self._go_on()
 
     def sources(self, root: bytes) -> list[PublicKey]:
         """Return who said that it has a blob: near ones first."""
-        return self._book.sources(root)
+        return self._gossip_state.sources(root)
 
     async def hear(self, timeout_s: float) -> None:
         """Wait until somebody says that it has something, but not longer."""
@@ -188,7 +188,7 @@ class Gossip:
             getting = self._getting.get(root)
             is_joined = getting is not None
             if getting is None:
-                getting = self._begin(root, sizes, kind, Sources(self._book.sources(root), may_grow=True), is_pull=False)
+                getting = self._begin(root, sizes, kind, Sources(self._gossip_state.sources(root), may_grow=True), is_pull=False)
             for each in spares:
                 getting.sources.add(each.key, is_spare=each.is_last, rest_s=each.rest_s)
             getting.waiting += 1
@@ -210,7 +210,7 @@ class Gossip:
         self._wrong[key] = self._clock.now_s() + _WRONG_S
         if len(self._wrong) > _WRONG_KEYS:
             self._wrong.popitem(last=False)
-        self._book.drop_source(key)
+        self._gossip_state.drop_source(key)
         self._neighbours.forget(key)
 
     # How it goes on.
@@ -224,25 +224,25 @@ class Gossip:
         """Begin whatever there is to do: to be called after whatever changes something."""
         if self._is_over:
             return
-        for root, key in self._book.take_heard():
+        for root, key in self._gossip_state.take_heard():
             self._know_source(root, key)
-        for root in [root for root in self._own if self._book.is_shown(root)]:
+        for root in [root for root in self._own if self._gossip_state.is_shown(root)]:
             self._blob_store.put(self._own.pop(root), "body")
-            self._book.hold(root, is_own=True)
+            self._gossip_state.hold(root, is_own=True)
         now = self._clock.now_s()
-        while len(self._getting) < PULLS_AT_ONCE and (pull := self._book.next_pull(now)) is not None:
+        while len(self._getting) < PULLS_AT_ONCE and (pull := self._gossip_state.next_pull(now)) is not None:
             self._pull(pull)
-        for key in self._book.to_tell:
-            if key not in self._pushing and (push := self._book.next_push(key)) is not None:
+        for key in self._gossip_state.to_tell:
+            if key not in self._pushing and (push := self._gossip_state.next_push(key)) is not None:
                 self._pushing[key] = asyncio.create_task(self._push(key, push))
         if self._alarm is not None:
             self._alarm.cancel()
-        wakes_at = self._book.wakes_at(now)
+        wakes_at = self._gossip_state.wakes_at(now)
         self._alarm = None if wakes_at is None else asyncio.get_running_loop().call_later(wakes_at - now, self._go_on)
 
     def _pull(self, pull: Pull) -> None:
         if self._blob_store.get(pull.root) is not None:
-            self._book.hold(pull.root)
+            self._gossip_state.hold(pull.root)
         elif pull.root not in self._getting:
             sources = Sources(pull.near or pull.far, spare=pull.far if pull.near else (), timeout_s=timeouts.NEAR_GETS_S, may_grow=True)
             self._begin(pull.root, self._body_sizes, "body", sources, is_pull=True)
@@ -270,7 +270,7 @@ class Gossip:
 
     def hold_part(self, root: bytes) -> None:
         """What is large, and no body, is told of as it comes: links that wait for it begin with what there is."""
-        if not self._book.is_known(root):
+        if not self._gossip_state.is_known(root):
             self.hold(root)
 
     def _drop(self, root: bytes, getting: _Getting) -> None:
@@ -283,10 +283,10 @@ class Gossip:
         if self._getting.get(root) is getting:
             del self._getting[root]
         if task.cancelled() or task.exception() is not None:
-            self._book.failed(root)
+            self._gossip_state.failed(root)
         else:
             self.bytes_in += task.result().size_bytes
-            self._book.hold(root)
+            self._gossip_state.hold(root)
         self._go_on()
 
     def _know_source(self, root: bytes, key: PublicKey) -> None:
@@ -303,9 +303,9 @@ class Gossip:
     # Links.
 
     def _link_far(self, count: int) -> None:
-        links = self._book.links
+        links = self._gossip_state.links
         for key in self._neighbours.far(count, without=links):
-            self._book.link(key, is_near=False, is_invited=False)
+            self._gossip_state.link(key, is_near=False, is_invited=False)
 
     async def _push(self, key: PublicKey, first: Push) -> None:
         """Tell a link what there is to tell, one push after the other; a link that does not listen is replaced."""
@@ -318,7 +318,7 @@ class Gossip:
                 if not unpack(Heard, answer, max_bytes=_MAX_ANSWER_BYTES).is_linked:
                     raise EncodingError("no room for another link")
                 self._neighbours.met(key)
-                push = self._book.next_push(key)
+                push = self._gossip_state.next_push(key)
         except Unreachable:
             self._neighbours.forget(key)
             self._lose(key)
@@ -329,7 +329,7 @@ class Gossip:
         self._go_on()
 
     def _lose(self, key: PublicKey) -> None:
-        self._book.unlink(key)
+        self._gossip_state.unlink(key)
         if self._others_left:
             self._others_left -= 1
             self._link_far(1)
@@ -339,12 +339,12 @@ class Gossip:
             raise Unreachable("too much was wrong")
         try:
             push = unpack(Push, request, max_bytes=MAX_REQUEST_BYTES)
-            is_linked = self._book.link(caller, is_near=self._neighbours.is_near(caller), is_invited=True)
-            self._book.take(caller, push, self._clock.now_s())
+            is_linked = self._gossip_state.link(caller, is_near=self._neighbours.is_near(caller), is_invited=True)
+            self._gossip_state.take(caller, push, self._clock.now_s())
             self._neighbours.met(caller)
         except RemoteFault as error:
             self.faults.note(caller, type(error).__name__)
-            self._book.unlink(caller)
+            self._gossip_state.unlink(caller)
             raise
         finally:
             self.bytes_in += len(request)

@@ -68,7 +68,7 @@ class Places(Protocol):
         ...
 
 
-class Book:
+class GossipState:
     """What one node knows of the bodies of the newest commit's round and the two after it, and of its links."""
 
     def __init__(

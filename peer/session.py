@@ -27,7 +27,7 @@ from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import Heads
 from manta_swarm.peer.sync.one_history import OneHistory
-from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
 from manta_swarm.peer.train.loop import TrainingLoop
@@ -77,9 +77,9 @@ class Session:
         self._pool = pool
         self._others = Others(context, progress, membership, sizing)
         neighbours = self._others.neighbours
-        self._spread = Spread(context, neighbours)
-        self.states = States(context, self._spread)
-        self._checker = Checker(context, self._spread)
+        self._distribution = BlobDistribution(context, neighbours)
+        self.states = States(context, self._distribution)
+        self._checker = Checker(context, self._distribution)
         self._catching_up = CatchingUp(context, progress, self.states, self._checker)
         self._timing = Timing(context, progress, pool, self.features)
         self._trainer = LocalTrainer(context, progress, pool, self.features, self._timing, sizing)
@@ -118,7 +118,7 @@ class Session:
             promises.look()
         if (left_ms := self._left_ms(told, commit)) > 0:
             self.progress.pace.opened(self.context.clock.now_ms(), left_ms)
-            self._spread.headers_open(self.machine.round, left_ms)
+            self._distribution.headers_open(self.machine.round, left_ms)
         for finding in findings:
             self._found(finding)
         if commit is not None and told.commitment is not None:
@@ -136,7 +136,7 @@ class Session:
     def _committed(self, commit: NewCommit, commitment: Commitment) -> None:
         """A commit is the newest one."""
         self.progress.commits.add(commitment)
-        self._spread.committed(commit.entry)
+        self._distribution.committed(commit.entry)
         self.progress.lap.mark("wait")
         logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())
         show_commit(self.context.board, commit, dict(self.machine.dropped))
@@ -238,7 +238,7 @@ class Session:
         await self.context.blob_store.serve(node)
         await self._subscriber.start()
         await self._one_history.start()
-        await self._spread.start()
+        await self._distribution.start()
         await self._others.start()
         await self._word.hear(node)
         async with asyncio.TaskGroup() as tasks:
@@ -290,7 +290,7 @@ class Session:
         await self._credit.close()
         await self.features.close()
         await self._others.cohort.close()
-        await self._spread.close()
+        await self._distribution.close()
         await self._subscriber.close()
         await self._pool.close()
         self.context.compute.close()
@@ -359,7 +359,7 @@ class Session:
             self.context.board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
             return False
         if attempt.brought is not None:
-            self._spread.own(attempt.brought.contribution, attempt.brought.inclusion_promise, attempt.brought.blob)
+            self._distribution.own(attempt.brought.contribution, attempt.brought.inclusion_promise, attempt.brought.blob)
             self.context.board.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
         if attempt.result in (Result.REFUSED, Result.LEFT):
             show_lost(self.context.board, attempt, dict(self.machine.dropped))

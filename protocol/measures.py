@@ -38,7 +38,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class BlobDistribution:
     """The least, the median and the best of the peers' shares of right images, from 0 to 1; each peer counts alike."""
 
     least: float
@@ -46,7 +46,7 @@ class Spread:
     best: float
 
     @classmethod
-    def of(cls, shares: Sequence[float]) -> "Spread":
+    def of(cls, shares: Sequence[float]) -> "BlobDistribution":
         """Return the spread of at least one share; the median of an even number is the mean of the two in the middle."""
         ordered, middle = sorted(shares), len(shares) // 2
         median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

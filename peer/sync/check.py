@@ -45,7 +45,7 @@ class LogLied(MantaError):
 
 
 class Bodies(Protocol):
-    """Knows what committed contributions weigh, and who has their bodies (``peer.sync.spread.Spread``)."""
+    """Knows what committed contributions weigh, and who has their bodies (``peer.sync.spread.BlobDistribution``)."""
 
     async def weighed(self, entry: Round) -> Sequence[Weighed]:
         """Return what the contributions of a committed round weigh."""
@@ -74,7 +74,7 @@ class Checker:
         self._measured = Measure(context.num_weights, context.training_spec.coverage)
         self._blob_store = context.blob_store
         self._directory = context.store.directory / PROOFS
-        self._spread = spread
+        self._distribution = spread
         self._rng = rng or random.Random()
         self._entries: dict[int, Round] = {}  # of the newest rounds that were heard of
         self._body_sizes = group_sizes(self._manifest.exchange.codec, context.num_weights)
@@ -122,7 +122,7 @@ class Checker:
 
     async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
         """Return what would prove a group of the mean wrong, if it is; None: a round before it is not known here."""
-        weighed = await self._spread.weighed(entry)
+        weighed = await self._distribution.weighed(entry)
         oldest = min(one.round for one in weighed) - 1
         before = [self._entries.get(round_) for round_ in range(entry.round - 1, max(0, oldest - 1), -1)]
         known = [each for each in before if each is not None]
@@ -141,7 +141,7 @@ class Checker:
         )
 
     async def _piece(self, root: bytes, place: int) -> ProvenPiece:
-        sources = Sources(self._spread.sources(root), spare=map(PublicKey, self._manifest.operators))
+        sources = Sources(self._distribution.sources(root), spare=map(PublicKey, self._manifest.operators))
         return await fetch_piece(
             self._node,
             root,
@@ -151,7 +151,7 @@ class Checker:
             deadline_s=timeouts.PIECE_S,
             tries=_TRIES,
             blob_store=self._blob_store,
-            judge=self._spread,
+            judge=self._distribution,
             rng=self._rng,
         )
 

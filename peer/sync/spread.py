@@ -20,7 +20,7 @@ from manta_swarm.network.gossip import Gossip, Spare
 from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import BodyOffer
-from manta_swarm.network.rumours import Book
+from manta_swarm.network.rumours import GossipState
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError, Unreachable
@@ -47,7 +47,7 @@ class SpreadCounts:
     hops: dict[int, int]  # bodies got from others, by the number of times that they were passed on: the log's, or their maker's, are 1
 
 
-class Spread:
+class BlobDistribution:
     """One peer's part in it, in one run."""
 
     def __init__(self, context: RunContext, neighbours: Neighbours, *, rng: random.Random | None = None) -> None:
@@ -67,7 +67,7 @@ class Spread:
         self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # bodies that are more together are not got: then the mean is less
         self._now_s = context.clock.now_s
         self._body_bytes = sum(body_sizes)
-        self._book = Book(
+        self._gossip_state = GossipState(
             context.run,
             manifest.operators,
             neighbours,
@@ -75,8 +75,8 @@ class Spread:
             body_bytes=self._body_bytes,
             near_timeout_s=timeouts.NEAR_GETS_S,
         )
-        self._book.budget_bytes = self._mean_bytes
-        self._gossip = Gossip(context.node, self._book, context.blob_store, neighbours, body_sizes, clock=context.clock, rng=rng)
+        self._gossip_state.budget_bytes = self._mean_bytes
+        self._gossip = Gossip(context.node, self._gossip_state, context.blob_store, neighbours, body_sizes, clock=context.clock, rng=rng)
         self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._contributions = 0  # of the newest commit
         self._weights: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
@@ -120,7 +120,7 @@ class Spread:
         """The newest commit is this one."""
         self._contributions = entry.contributions
         is_worth_it = (entry.contributions - 1) * self._body_bytes <= self._mean_bytes
-        self._book.budget_bytes = self._mean_bytes if is_worth_it else 0
+        self._gossip_state.budget_bytes = self._mean_bytes if is_worth_it else 0
         self._gossip.commit(entry.round)
 
     def hold(self, root: bytes) -> None:
@@ -131,7 +131,7 @@ class Spread:
 
     def num_bodies(self, round_: int) -> int:
         """Return how many bodies with inclusion promises for a round are here."""
-        return self._book.num_held(round_)
+        return self._gossip_state.num_held(round_)
 
     def sources(self, root: bytes) -> list[PublicKey]:
         """Return who said that it has a blob, near ones first."""
@@ -145,7 +145,7 @@ class Spread:
     def counts(self) -> SpreadCounts:
         """What it cost and brought so far."""
         gossip = self._gossip
-        return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._blob_store.bytes_sent, dict(self._book.hops))
+        return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._blob_store.bytes_sent, dict(self._gossip_state.hops))
 
     async def blob(self, root: bytes, sizes: Sequence[int], kind: str, *, may_be_old: bool = False) -> Blob:
         """Return a blob that follows from a commit: a body, a mean, or a state; it is handed out from then on.

@@ -20,7 +20,7 @@ from manta_swarm.codec.vectors import joined, vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rounds import Standing
@@ -87,12 +87,12 @@ def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifes
 class States:
     """One peer's state."""
 
-    def __init__(self, context: RunContext, spread: Spread) -> None:
+    def __init__(self, context: RunContext, spread: BlobDistribution) -> None:
         """Hold no state yet; ``spread`` gets what leads to one.
 
         What others may need of what is held later goes on the context's blob store.
         """
-        self._spread = spread
+        self._distribution = spread
         self._manifest = context.manifest
         self._training_spec = context.training_spec
         self._plan = context.training_spec.plan
@@ -136,7 +136,7 @@ class States:
             Unreachable: nobody gives what is needed, or it is none of this run's.
         """
         # The own one is most likely in the table, and if not, it is asked for.
-        bodies_here = max(bool(self._own_bodies), self._spread.num_bodies(target.round))
+        bodies_here = max(bool(self._own_bodies), self._distribution.num_bodies(target.round))
         knows_floors = target.round - 1 in floors
         problems = []
         try:
@@ -204,7 +204,7 @@ class States:
             Unreachable: nobody gives it any more.
         """
         sizes = group_sizes(self._manifest.exchange.codec, self._num_weights)
-        return (await self._spread.blob(root, sizes, "body", may_be_old=True)).join()
+        return (await self._distribution.blob(root, sizes, "body", may_be_old=True)).join()
 
     def _adopt(self, state: State, blob: Blob) -> None:
         """Make ``state``, that of a commit, the state: one assignment."""
@@ -220,9 +220,9 @@ class States:
         assert target.entry is not None
         assert held is not None
         if way.name == "mean":
-            blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
+            blob = await self._distribution.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
             return await self._compute.run(self._after, self.held, blob), blob
-        weighed = await self._spread.weighed(target.entry)
+        weighed = await self._distribution.weighed(target.entry)
         if any(one.round - 1 not in floors for one in weighed):
             raise Unreachable("contributions on bases from before this peer came")
         bodies = await together(*(self._body(one.body) for one in weighed), at_once=_BODIES_AT_ONCE)
@@ -234,7 +234,7 @@ class States:
             self._blob_store.put(own[0], "body")
             return own[1]
         codec = self._manifest.exchange.codec
-        blob = await self._spread.blob(root, group_sizes(codec, self._num_weights), "body")
+        blob = await self._distribution.blob(root, group_sizes(codec, self._num_weights), "body")
         return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
 
     def _after(self, state: State, blob: Blob) -> State:
@@ -257,4 +257,4 @@ class States:
 
     async def _state(self, digest: bytes) -> Blob:
         sizes = state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
-        return await self._spread.blob(digest, sizes, "state", may_be_old=True)
+        return await self._distribution.blob(digest, sizes, "state", may_be_old=True)

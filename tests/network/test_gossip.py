@@ -17,7 +17,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import BodyOffer, Heard, Push
 from manta_swarm.network.rpc import Refused
-from manta_swarm.network.rumours import Book
+from manta_swarm.network.rumours import GossipState
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
@@ -37,7 +37,7 @@ class Member:
     cohort: str
     blob_store: BlobStore
     neighbours: Neighbours
-    book: Book
+    gossip_state: GossipState
     gossip: Gossip
     asked: list[tuple[bytes, PublicKey]] = field(default_factory=list)  # roots of which it was asked for a piece, and by whom
 
@@ -63,10 +63,12 @@ class Crowd:
         for number, (key, cohort) in enumerate(self.cohorts.items()):
             endpoint, blob_store, rng = self.network.endpoint(key), BlobStore(max_bytes=10**6), random.Random(number)
             neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, rng=rng)
-            book = Book(RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_timeout_s=timeouts.NEAR_GETS_S)
-            book.budget_bytes = 10**9
-            gossip = Gossip(endpoint, book, blob_store, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
-            member = Member(endpoint, cohort, blob_store, neighbours, book, gossip)
+            gossip_state = GossipState(
+                RUN, [OPERATOR.public_key], neighbours, max_rows=20, body_bytes=sum(SIZES), near_timeout_s=timeouts.NEAR_GETS_S
+            )
+            gossip_state.budget_bytes = 10**9
+            gossip = Gossip(endpoint, gossip_state, blob_store, neighbours, SIZES, clock=LOOP_CLOCK, rng=rng)
+            member = Member(endpoint, cohort, blob_store, neighbours, gossip_state, gossip)
             await blob_store.serve(endpoint)
             await gossip.start()
             self._watch(member)
@@ -101,7 +103,7 @@ class Crowd:
     async def until_all_have(self, count: int, members: Sequence[Member] | None = None) -> None:
         """Return once so many bodies are on the blob stores of all."""
         for member in self.members if members is None else members:
-            while member.book.num_held(1) < count:  # noqa: ASYNC110 - in virtual time
+            while member.gossip_state.num_held(1) < count:  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(0.05)
 
     async def close(self) -> None:
@@ -162,7 +164,7 @@ def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> N
         await crowd.until_all_have(1, [early, *others])
         await asyncio.sleep(60)
         assert late.asked == []
-        assert crowd.blobs[1].root not in {root for member in crowd.members for root in member.book._items if member is not late}
+        assert crowd.blobs[1].root not in {root for member in crowd.members for root in member.gossip_state._items if member is not late}
         for place in (HASHES, 0):
             with pytest.raises(Refused, match="not here"):
                 await early.endpoint.call(late.key, METHOD, pack(Ask(crowd.blobs[1].root, place)), timeout_s=1)
@@ -293,8 +295,8 @@ def test_strangers_who_flood_with_junk_are_bounded_and_others_are_served() -> No
                 refused[str(error)] += 1
         assert refused.total() == 50
         assert refused["too much was wrong"] == 50 - 9
-        assert victim.book._items == {}
-        assert stranger.key not in victim.book.links
+        assert victim.gossip_state._items == {}
+        assert stranger.key not in victim.gossip_state.links
         assert victim.gossip.faults.by_key() == {stranger.key: {"EncodingError": 7, "SignatureError": 2}}
         crowd.own(other, 0)
         crowd.close_headers()
@@ -312,8 +314,8 @@ def test_a_flood_of_true_offers_is_bounded_by_the_rows_of_a_table() -> None:
         for first in range(0, 60, 10):
             offers = [offer_with(sha256(b"%d" % number), FOUNDERS[number % 10]) for number in range(first, first + 10)]
             await stranger.call(victim.key, OFFERS, pack(push_of(*offers)), timeout_s=1)
-        assert len(victim.book._items) == 20
-        assert victim.book.outside == {"too many": 40}
+        assert len(victim.gossip_state._items) == 20
+        assert victim.gossip_state.outside == {"too many": 40}
         assert len(victim.gossip._getting) <= 6  # of one source
 
     story(work, alone(2))
@@ -352,7 +354,7 @@ def test_links_without_room_or_life_are_replaced() -> None:
 
         crowd.own(one, 0)
         one.gossip.close_headers(1)
-        first = set(one.book.links)
+        first = set(one.gossip_state.links)
         assert len(first) == 3
         asked = set()
         for member in crowd.members[1:]:
@@ -362,7 +364,7 @@ def test_links_without_room_or_life_are_replaced() -> None:
                 asked.add(member.key)
                 del crowd.network.endpoints[member.key]
         await asyncio.sleep(10)
-        links = set(one.book.links)
+        links = set(one.gossip_state.links)
         assert len(links) == 3
         assert not links & (first | asked)
 
@@ -373,11 +375,11 @@ def test_a_round_that_nobody_handed_in_for_costs_no_calls_however_often_its_head
     async def work(crowd: Crowd) -> None:
         crowd.close_headers()
         await asyncio.sleep(5)
-        links, told = [member.book.links for member in crowd.members], [member.gossip.bytes_out for member in crowd.members]
+        links, told = [member.gossip_state.links for member in crowd.members], [member.gossip.bytes_out for member in crowd.members]
         for _ in range(5):
             crowd.close_headers()
             await asyncio.sleep(5)
-        assert [member.book.links for member in crowd.members] == links
+        assert [member.gossip_state.links for member in crowd.members] == links
         assert [member.gossip.bytes_out for member in crowd.members] == told
         crowd.own(crowd.members[0], 0)
         await crowd.until_all_have(1)
@@ -422,7 +424,7 @@ def test_the_last_resort_is_asked_at_its_turn_when_those_who_said_they_have_it_g
         began = now()
         assert await one.gossip.get(crowd.blobs[0].root, SIZES, "body", [Spare(log.key, 3.0, is_last=True)]) == crowd.blobs[0]
         assert 3.0 <= now() - began < 4.0
-        assert one.book.num_held(1) == 1
+        assert one.gossip_state.num_held(1) == 1
 
     story(work, alone(2))
 
@@ -458,7 +460,7 @@ def test_rounds_that_are_over_are_forgotten_with_what_was_on_its_way() -> None:
         one.gossip.commit(2)
         await asyncio.sleep(0.1)
         assert one.gossip._getting == {}
-        assert one.book._items == {}
+        assert one.gossip_state._items == {}
 
     story(work, alone(2))
 
@@ -472,7 +474,7 @@ def test_bytes_are_counted_at_both_ends() -> None:
         received = sum(member.gossip.bytes_in for member in crowd.members)
         sent = sum(member.gossip.bytes_out + member.blob_store.bytes_sent for member in crowd.members)
         assert sent == received + 7 * PIECES * 32  # hashes are no blob
-        assert sum((member.book.hops for member in crowd.members), Counter()).total() == 7
+        assert sum((member.gossip_state.hops for member in crowd.members), Counter()).total() == 7
 
     story(work, alone(8))
 

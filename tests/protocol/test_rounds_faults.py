@@ -440,9 +440,9 @@ class Swarm(RuleBasedStateMachine):
         assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
 
     def every_claim_of_what_has_a_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names(self) -> None:
-        for contribution, rounds in self.log.books.inclusion_promises.items():
+        for contribution, rounds in self.log.gossip_states.inclusion_promises.items():
             (round_,) = rounds
-            header = self.log.books.headers[contribution]
+            header = self.log.gossip_states.headers[contribution]
             if not self.num_checked < round_ <= len(self.log.tables):
                 continue
             table = self.log.tables[round_ - 1]

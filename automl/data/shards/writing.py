@@ -100,10 +100,10 @@ def _parts(files: ClassFiles, chosen: ClassFiles | None) -> tuple[list[_File], l
         first = max(1, len(own) // _HELD_OUT)
         held_out += own[:first]
         train += own[first:]
-    return _spread(train), _spread(held_out)
+    return _distribution(train), _distribution(held_out)
 
 
-def _spread(files: list[_File]) -> list[_File]:
+def _distribution(files: list[_File]) -> list[_File]:
     """Return the files of all classes mixed: the order of their places says already who is held out."""
     return sorted(files, key=lambda file: hashlib.sha256(file.place).digest())
 

@@ -33,7 +33,7 @@ def committed(*, is_wrong: bool) -> Committed:
 
 
 class _Bodies:
-    """Stands for ``peer.sync.spread.Spread``."""
+    """Stands for ``peer.sync.spread.BlobDistribution``."""
 
     def __init__(self, scene: "Scene", weighed: Any) -> None:
         self._scene = scene

@@ -16,7 +16,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.sync import spread
-from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.records import Contribution, InclusionPromise, Round
@@ -44,7 +44,7 @@ class Peer:
         neighbours: Any = self.neighbours if size is None else _Larger(self.neighbours, size)
         identity = Identity(endpoint.key)
         context = context_of(endpoint, identity, given.signed, blob_store=self.blob_store, num_weights=NUM_VALUES, clock=LOOP_CLOCK)
-        self.spread = Spread(context, neighbours)
+        self.spread = BlobDistribution(context, neighbours)
 
 
 class _Larger:

@@ -14,7 +14,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Ask, Blob, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.sync.spread import Spread
+from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import States, next_stop, ways
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import unpack
@@ -139,7 +139,7 @@ class Scene:
             num_weights=log.num_weights,
             training_spec=log.training_spec,
         )
-        spread = Spread(context, neighbours)
+        spread = BlobDistribution(context, neighbours)
         await spread.start()
         return States(context, spread), blob_store
 
