@@ -23,8 +23,8 @@ from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import STEREO, Dataset
-from manta_swarm.automl.evaluation.glimpse import glimpse
 from manta_swarm.automl.evaluation.held_out import baseline
+from manta_swarm.automl.evaluation.quick_evaluation import quick_evaluation
 from manta_swarm.automl.latency.profiler import core_ms
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, space_named
@@ -78,7 +78,7 @@ class Evaluator:
         self._supernet.load(state.parameters)
         points, drawn, samples = [], {}, 0
         for subject, latency_ms in zip(self._subjects, self._measured(), strict=True):
-            found = glimpse(self._supernet, self._dataset, subject.architecture)
+            found = quick_evaluation(self._supernet, self._dataset, subject.architecture)
             samples = found.samples
             costs = {"macs": subject.macs, "latency_ms": latency_ms}
             points.append(Point(kind=subject.kind, quality=found.quality, loss=found.loss, **costs))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor
 from manta_swarm.aggregator.monitor import drawing
 from manta_swarm.aggregator.monitor.pictures import Answer, PicturesIndex, Scene, Sheet, picture_name
 from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO, Dataset
-from manta_swarm.automl.evaluation.glimpse import answers, some_held_out
+from manta_swarm.automl.evaluation.quick_evaluation import answers, some_held_out
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.protocol.errors import UserError

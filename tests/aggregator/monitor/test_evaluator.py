@@ -16,8 +16,8 @@ from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES, Pictures, p
 from manta_swarm.aggregator.monitor.quality import QUALITY, Evaluations, evenly
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
-from manta_swarm.automl.evaluation.glimpse import glimpse
 from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.evaluation.quick_evaluation import quick_evaluation
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.snapshot import load_snapshot
@@ -57,12 +57,12 @@ def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(e
     assert not evaluations.read_on()
 
 
-def test_a_glimpse_of_a_small_set_is_the_whole_figure() -> None:
+def test_a_quick_evaluation_of_a_small_set_is_the_whole_figure() -> None:
     """Of 355 held-out digits all are looked at; only the recalibration is shorter, and of as many samples it is the same."""
     space = space_named("classifier-tiny")
     supernet = build(space)
     supernet.load(STATE.parameters)
-    seen = glimpse(supernet, DATASET, space.smallest())
+    seen = quick_evaluation(supernet, DATASET, space.smallest())
     (whole,) = evaluate(supernet, DATASET, [space.smallest()], calibration_samples=256)
     assert seen.quality == whole["accuracy"]
     assert seen.samples == DATASET.num_held_out

@@ -22,7 +22,7 @@ _BATCH = {CLASSIFICATION: 32, STEREO: 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class QuickEvaluation:
     """One subnet."""
 
     quality: float  # accuracy, 0 to 1; or EPE in pixels
@@ -31,20 +31,20 @@ class Glimpse:
 
 
 @torch.no_grad()
-def glimpse(supernet: Supernet, dataset: Dataset, architecture: Architecture) -> Glimpse:
+def quick_evaluation(supernet: Supernet, dataset: Dataset, architecture: Architecture) -> QuickEvaluation:
     """Return how good a subnet is; leaves the supernet recalibrated for it."""
     calibrate(supernet, dataset, architecture, CALIBRATION_SAMPLES[dataset.task])
     batches = some_held_out(dataset, architecture.resolution)
     if dataset.task == STEREO:
         pairs = [(answers(supernet, batch.inputs, architecture), batch.targets) for batch in batches]
-        return Glimpse(disparity_metrics(pairs)["epe"], None, sum(len(truth) for _, truth in pairs))
+        return QuickEvaluation(disparity_metrics(pairs)["epe"], None, sum(len(truth) for _, truth in pairs))
     right, loss, total = 0, 0.0, 0
     for batch in batches:
         logits_BK = answers(supernet, batch.inputs, architecture)
         right += int((logits_BK.argmax(1) == batch.targets).sum())
         loss += float(F.cross_entropy(logits_BK, batch.targets, reduction="sum"))
         total += len(batch.targets)
-    return Glimpse(right / total, loss / total, total)
+    return QuickEvaluation(right / total, loss / total, total)
 
 
 def some_held_out(dataset: Dataset, resolution: int) -> Iterator[Batch]:
