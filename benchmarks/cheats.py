@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
-from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.protocol.ledger import Ledger
 from tests.network.cheats import KINDS, LIARS
 from tests.network.processes import Programs, small_run
@@ -100,7 +100,9 @@ def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
     )  # who has that much waits for the round's end: audits have a part of this machine
     times = {"first_open_s": open_s, "min_open_s": open_s, "max_open_s": 4 * open_s}
     config = small_run(rounds=10_000, target_batch=own * (len(cheats) + len(honest)), weight_cap=own, max_claim_samples=own, **times)
-    exchange = ExchangeSection(local_steps=arguments.local_steps, codec=arguments.codec, first_floor=first_floor(arguments.codec))
+    exchange = ExchangeSection(
+        local_steps=arguments.local_steps, codec=arguments.codec, first_min_exponent=first_min_exponent(arguments.codec)
+    )
     trust = TrustSection(
         mode="audited",
         proven_after=arguments.proven_after,

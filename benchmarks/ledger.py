@@ -115,7 +115,7 @@ class Rounds:
                 mean=secrets.token_bytes(32),
                 state=secrets.token_bytes(32),
                 thresholds=(),
-                floor=self.manifest.exchange.first_floor,
+                min_exponent=self.manifest.exchange.first_min_exponent,
                 open_ms=self._open_ms,
             )
         )

@@ -114,7 +114,7 @@ class MadeUpRun:
                 mean=os.urandom(32),
                 state=os.urandom(32),
                 thresholds=(),
-                floor=-31,
+                min_exponent=-31,
                 open_ms=1_000,
             )
         )

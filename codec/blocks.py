@@ -17,7 +17,7 @@ class Block:
     """At most a group of a body's chunks, all of one length."""
 
     start: int  # index of the first chunk's first value
-    exponents: NDArray[np.uint8]  # (chunks,), relative to the floor
+    exponents: NDArray[np.uint8]  # (chunks,), relative to the min exponent
     integers: Integers  # (chunks, kept): in the order of their values
     positions: NDArray[np.uint16] | None  # (chunks, kept): where they are in their chunk; None: all values are there
 

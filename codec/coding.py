@@ -1,8 +1,8 @@
 """How a vector of float32 becomes a body and back: small integers, with one exponent for each chunk of 4096 values.
 
-A body is its chunks in order (the last may be shorter). A chunk begins with the exponent e, relative to a floor that whoever reads it
-knows; then come integers q: of all its values (``codec.dense``) or of the largest of them, with their positions (``codec.sparse``). A value
-is q * 2^(floor + e), and 0 where there is no integer. The exponent is the least that fits, so a vector has one body.
+A body is its chunks in order (the last may be shorter). A chunk begins with the exponent e, relative to a min exponent that whoever reads
+it knows; then come integers q: of all its values (``codec.dense``) or of the largest of them, with their positions (``codec.sparse``). A
+value is q * 2^(min exponent + e), and 0 where there is no integer. The exponent is the least that fits, so a vector has one body.
 
 Each step is integer arithmetic, or an operation on single values that IEEE 754 rounds exactly; most are exact anyway. What a body may
 weigh, who signs it and the root over its groups are not known here.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec import dense, sparse
 from manta_swarm.codec.blocks import Block, Bytes
-from manta_swarm.codec.scaling import check_denormals, check_floor, powers_of_two
+from manta_swarm.codec.scaling import check_denormals, check_min_exponent, powers_of_two
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import CHUNK, GROUP_CHUNKS, GROUP_VALUES, Codec, codec_named
 
@@ -48,17 +48,17 @@ class Body:
 
     codec: Codec
     count: int
-    exponents: NDArray[np.uint8]  # one a chunk, relative to the floor
+    exponents: NDArray[np.uint8]  # one a chunk, relative to the min exponent
     blocks: Callable[[], Iterator[Block]]  # yields the body in order, at most a group at a time
 
     @cached_property
     def max_exponent(self) -> int:
-        """The largest exponent of a chunk, relative to the floor."""
+        """The largest exponent of a chunk, relative to the min exponent."""
         return int(self.exponents.max(initial=0))
 
     @cached_property
     def norm_square(self) -> int:
-        """The sum of the values' squares in units of 4^floor, exact; takes a pass over the body the first time."""
+        """The sum of the values' squares in units of 4^min exponent, exact; takes a pass over the body the first time."""
         total = 0
         for block in self.blocks():
             # A chunk's sum is below 2^(12 + 30), an integer as every part of it: float64 holds them all, in whatever order they are added.
@@ -67,41 +67,41 @@ class Body:
             total += sum(int(square) << 2 * exponent for square, exponent in zip(squares.tolist(), block.exponents.tolist(), strict=True))
         return total
 
-    def values(self, floor: int) -> NDArray[np.float32]:
-        """Return what the body decodes to on this floor, each value rounded to float32 once.
+    def values(self, min_exponent: int) -> NDArray[np.float32]:
+        """Return what the body decodes to on this min exponent, each value rounded to float32 once.
 
         Raises:
-            ValueError: a floor out of range.
+            ValueError: a min exponent out of range.
             OwnFault: as ``check_denormals``.
         """
-        check_floor(floor)
+        check_min_exponent(min_exponent)
         check_denormals()
         values = np.zeros(self.count, np.float32)
         for block in self.blocks():
-            scaled = block.integers * powers_of_two(floor + block.exponents.astype(np.int64))[:, None]  # exact in float64
+            scaled = block.integers * powers_of_two(min_exponent + block.exponents.astype(np.int64))[:, None]  # exact in float64
             values[block.places] = scaled.reshape(-1)  # rounds
         return values
 
 
-def encode(codec: str, values: NDArray[np.float32], floor: int) -> bytes:
-    """Return the body of ``values`` (one dimension) on this floor.
+def encode(codec: str, values: NDArray[np.float32], min_exponent: int) -> bytes:
+    """Return the body of ``values`` (one dimension) on this min exponent.
 
     Each integer is the nearest, ties to even. A chunk that the largest exponent does not fit saturates. Of equal magnitudes a sparse body
     keeps those of the lower indices.
 
     Raises:
-        ValueError: values that are not finite, or not a float32 vector; a floor out of range.
+        ValueError: values that are not finite, or not a float32 vector; a min exponent out of range.
         OwnFault: as ``check_denormals``.
     """
     if values.dtype != np.float32 or values.ndim != 1:
         raise ValueError("a body is made of a float32 vector")
-    check_floor(floor)
+    check_min_exponent(min_exponent)
     check_denormals()
     coded = codec_named(codec)
     data = np.empty(body_num_bytes(codec, values.size), np.uint8)
     write = sparse.write if coded.is_sparse else dense.write
     for start, length, chunks in _chunks(coded, data, values.size):
-        write(coded, values[start : start + length * len(chunks)].reshape(len(chunks), length), floor, chunks)
+        write(coded, values[start : start + length * len(chunks)].reshape(len(chunks), length), min_exponent, chunks)
     return data.tobytes()
 
 

@@ -16,16 +16,16 @@ def chunk_num_bytes(codec: Codec, length: int) -> int:
     return 1 + _integer(codec).itemsize * length
 
 
-def write(codec: Codec, values: NDArray[np.float32], floor: int, chunks: Bytes) -> None:
+def write(codec: Codec, values: NDArray[np.float32], min_exponent: int, chunks: Bytes) -> None:
     """Code chunks of values (chunks, length) into their bytes.
 
     Raises:
         ValueError: values that are not finite.
     """
     peaks = np.maximum(values.max(axis=1), -values.min(axis=1))  # not a number if one of the values is none
-    exponents = least_exponents(peaks, codec, floor)
+    exponents = least_exponents(peaks, codec, min_exponent)
     chunks[:, 0] = exponents
-    chunks[:, 1:].view(_integer(codec))[...] = rounded(values, exponents, codec, floor)
+    chunks[:, 1:].view(_integer(codec))[...] = rounded(values, exponents, codec, min_exponent)
 
 
 def read(codec: Codec, start: int, chunks: Bytes) -> Block:

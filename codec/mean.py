@@ -23,16 +23,19 @@ Masks = Sequence[Mask | None]  # of each contribution; None: it covers all
 
 
 class Sum:
-    """The weighted sum of bodies of ``count`` values, in units of 2^floor: the least floor among theirs. Takes 8 bytes a value."""
+    """The weighted sum of bodies of ``count`` values, in units of 2^min_exponent: the least min exponent among theirs.
 
-    def __init__(self, count: int, floor: int) -> None:
+    Takes 8 bytes a value.
+    """
+
+    def __init__(self, count: int, min_exponent: int) -> None:
         """Start at zero."""
         self._sums = np.zeros(count, np.int64)
-        self._floor = floor
+        self._min_exponent = min_exponent
         self._bound = 0  # no sum is larger in magnitude
 
     def add(self, body: Body, shift: int, weight: int, mask: Mask | None = None) -> None:
-        """Add ``weight`` times a body whose floor is ``shift`` above this sum's; of it, only what ``mask`` covers.
+        """Add ``weight`` times a body whose min exponent is ``shift`` above this sum's; of it, only what ``mask`` covers.
 
         Raises:
             ValueError: another number of values, a negative shift, a weight out of range, or the sums might overflow; nothing was added.
@@ -62,13 +65,13 @@ class Sum:
         is a normal float64, and so are the products, for a quotient that is not 0 is at least 2^-53.
 
         Raises:
-            ValueError: the weight or the floor is out of range.
+            ValueError: the weight or the min exponent is out of range.
             OwnFault: as ``check_denormals``.
         """
-        if not _is_total(total_weight, self._sums.size) or not MIN_FLOOR <= self._floor <= MAX_FLOOR:
-            raise ValueError(f"a total weight of {total_weight} or a floor of {self._floor} is out of range")
+        if not _is_total(total_weight, self._sums.size) or not MIN_FLOOR <= self._min_exponent <= MAX_FLOOR:
+            raise ValueError(f"a total weight of {total_weight} or a min exponent of {self._min_exponent} is out of range")
         check_denormals()
-        scale = np.ldexp(1.0, self._floor)
+        scale = np.ldexp(1.0, self._min_exponent)
         mean = np.empty(self._sums.size, np.float32)
         for start in range(0, mean.size, GROUP_VALUES):
             quotients = self._sums[start : start + GROUP_VALUES].astype(np.float64)
@@ -112,45 +115,46 @@ def total_weights(weights: Sequence[int], masks: Masks | None, count: int) -> in
 
 
 def group_mean(
-    bodies: Sequence[Body], weights: Sequence[int], floors: Sequence[int], masks: Masks | None, total_weight: int | NDArray[np.int64]
+    bodies: Sequence[Body], weights: Sequence[int], min_exponents: Sequence[int], masks: Masks | None, total_weight: int | NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """Return a mean, or one group of it from the same group of all bodies, each of which is a body of the group's own values.
 
-    A group has the bits that it has in the mean of whole bodies: values are averaged one by one, and the floor that sums are counted in
-    scales every step by a power of two.
+    A group has the bits that it has in the mean of whole bodies: values are averaged one by one, and the min exponent that sums are counted
+    in scales every step by a power of two.
 
     Args:
         bodies: of the group's values; at least one.
         weights: of the contributions, clipped: those under ``Round.weights``.
-        floors: exponent floor of each contribution's base.
+        min exponents: exponent min exponent of each contribution's base.
         masks: as ``Sum.add`` takes them, cut to the group's values.
         total_weight: of the contributions before they were clipped, as ``total_weights`` has it for the group's values.
 
     Raises:
-        ValueError: lengths, weights or floors that no table has.
+        ValueError: lengths, weights or min exponents that no table has.
         OwnFault: as ``check_denormals``.
     """
-    least = min(floors)
+    least = min(min_exponents)
     total = Sum(bodies[0].count, least)
-    for body, weight, floor, mask in zip(bodies, weights, floors, masks or [None] * len(bodies), strict=True):
-        total.add(body, floor - least, weight, mask)
+    for body, weight, min_exponent, mask in zip(bodies, weights, min_exponents, masks or [None] * len(bodies), strict=True):
+        total.add(body, min_exponent - least, weight, mask)
     return total.mean(total_weight)
 
 
-def next_floor(max_exponents: Sequence[int], weights: Sequence[int], floor: int, window: int) -> int:
-    """Return the floor for bodies on the next commit.
+def next_min_exponent(max_exponents: Sequence[int], weights: Sequence[int], min_exponent: int, window: int) -> int:
+    """Return the min exponent for bodies on the next commit.
 
-    It follows the median of the contributions' largest exponents, by one step at most, so that a round's floors stay near each other.
+    It follows the median of the contributions' largest exponents, by one step at most, so that a round's min exponents stay near each
+    other.
 
     Args:
-        max_exponents: each contribution's largest exponent, its base's floor added.
+        max_exponents: each contribution's largest exponent, its base's min exponent added.
         weights: of the contributions, before they were clipped.
-        floor: for bodies on the commit before.
+        min exponent: for bodies on the commit before.
         window: exponents that the contributions' codec has.
 
     Raises:
         ValueError: no contributions, or not a weight for each.
     """
     wanted = weighted_median(zip(max_exponents, weights, strict=True)) - (window - 1 - _ABOVE)
-    moved = floor + (wanted > floor) - (wanted < floor)
+    moved = min_exponent + (wanted > min_exponent) - (wanted < min_exponent)
     return min(max(moved, MIN_FLOOR), MAX_FLOOR)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import Body
-from manta_swarm.codec.mean import Masks, group_mean, next_floor, total_weights
+from manta_swarm.codec.mean import Masks, group_mean, next_min_exponent, total_weights
 from manta_swarm.protocol.exchange import MIN_FLOOR
 from manta_swarm.protocol.records import Threshold
 from manta_swarm.protocol.table import Weighing, clipped_weight, limit_square, next_thresholds, shifted, weights
@@ -21,7 +21,7 @@ class Outcome:
     weights: tuple[int, ...]  # of each contribution
     clipped: tuple[int, ...]  # the same, less where its norm is above the limit
     thresholds: tuple[Threshold, ...]
-    floor: int
+    min_exponent: int
 
     @property
     def num_clipped(self) -> int:
@@ -32,9 +32,9 @@ class Outcome:
 def outcome(
     table: Sequence[Weighing],
     bodies: Sequence[Body],
-    floors: Sequence[int],
+    min_exponents: Sequence[int],
     thresholds: Sequence[Threshold],
-    floor: int,
+    min_exponent: int,
     num_values: int,
     masks: Masks | None = None,
 ) -> Outcome:
@@ -43,9 +43,9 @@ def outcome(
     Args:
         table: the round's contributions, in order.
         bodies: of each, all of one codec.
-        floors: exponent floor of each one's base.
+        min exponents: exponent min exponent of each one's base.
         thresholds: of the round entry before.
-        floor: that entry's exponent floor; the thresholds are in units of 2^floor.
+        min exponent: that entry's exponent min exponent; the thresholds are in units of 2^min_exponent.
         num_values: N.
         masks: what each one's architecture covers, where that is a part; those that cover the same may share one array. A body's norm is
             that of all its values all the same.
@@ -53,22 +53,24 @@ def outcome(
     Raises:
         ValueError: as ``Sum.add`` and ``total_weights``: contributions and bodies that no log has in a table.
     """
-    least = min(floor, *floors)
-    norms = [body.norm_square << 2 * (of_base - least) for body, of_base in zip(bodies, floors, strict=True)]
+    least = min(min_exponent, *min_exponents)
+    norms = [body.norm_square << 2 * (of_base - least) for body, of_base in zip(bodies, min_exponents, strict=True)]
     table_weights = weights(table)
-    clipped = _clipped(table, table_weights, norms, thresholds, 2 * (floor - least))
-    # A body of zeros says nothing about exponents; a table of nothing else, that the floor may be too high.
+    clipped = _clipped(table, table_weights, norms, thresholds, 2 * (min_exponent - least))
+    # A body of zeros says nothing about exponents; a table of nothing else, that the min exponent may be too high.
     said = [place for place, norm in enumerate(norms) if norm]
-    highest = [floors[place] + bodies[place].max_exponent for place in said]
+    highest = [min_exponents[place] + bodies[place].max_exponent for place in said]
     said_weights = [table_weights[place] for place in said]
-    new_floor = next_floor(highest, said_weights, floor, bodies[0].codec.window) if said else max(floor - 1, MIN_FLOOR)
-    new_norms = [shifted(norm, 2 * (least - new_floor)) for norm in norms]
+    new_min_exponent = (
+        next_min_exponent(highest, said_weights, min_exponent, bodies[0].codec.window) if said else max(min_exponent - 1, MIN_FLOOR)
+    )
+    new_norms = [shifted(norm, 2 * (least - new_min_exponent)) for norm in norms]
     return Outcome(
-        mean=mean_of(table_weights, clipped, bodies, floors, num_values, masks),
+        mean=mean_of(table_weights, clipped, bodies, min_exponents, num_values, masks),
         weights=table_weights,
         clipped=clipped,
-        thresholds=next_thresholds(table, new_norms, thresholds, new_floor - floor),
-        floor=new_floor,
+        thresholds=next_thresholds(table, new_norms, thresholds, new_min_exponent - min_exponent),
+        min_exponent=new_min_exponent,
     )
 
 
@@ -76,7 +78,7 @@ def mean_of(
     weights: Sequence[int],
     clipped: Sequence[int],
     bodies: Sequence[Body],
-    floors: Sequence[int],
+    min_exponents: Sequence[int],
     num_values: int,
     masks: Masks | None = None,
 ) -> NDArray[np.float32]:
@@ -85,7 +87,7 @@ def mean_of(
     Raises:
         ValueError: as ``outcome``.
     """
-    return group_mean(bodies, clipped, floors, masks, total_weights(weights, masks, num_values))
+    return group_mean(bodies, clipped, min_exponents, masks, total_weights(weights, masks, num_values))
 
 
 def _clipped(

@@ -57,19 +57,19 @@ def covered(values: Vector, mask: NDArray[np.bool_] | None) -> Vector:
     return values if mask is None else np.where(mask, values, np.float32(0))
 
 
-def left_over(whole: Vector, body: Body, floor: int) -> Vector:
+def left_over(whole: Vector, body: Body, min_exponent: int) -> Vector:
     """Return what a body leaves out: ``whole`` less what it decodes to, each difference rounded to float32.
 
     Args:
         whole: the mean of what the members gave, also outside of their mask.
         body: that of ``covered(whole, mask)``.
-        floor: of the body.
+        min exponent: of the body.
 
     Raises:
-        ValueError: of unequal lengths, or a floor out of range.
+        ValueError: of unequal lengths, or a min exponent out of range.
         OwnFault: as ``check_denormals``.
     """
-    decoded = body.values(floor)
+    decoded = body.values(min_exponent)
     _check(whole, decoded)
     return np.subtract(whole, decoded, out=decoded)
 

@@ -10,26 +10,26 @@ from manta_swarm.protocol.exchange import MAX_FLOOR, MIN_FLOOR, Codec
 
 
 def powers_of_two(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return 2 to these exponents, exact: for those of any body and floor none is denormal or infinite."""
+    """Return 2 to these exponents, exact: for those of any body and min exponent none is denormal or infinite."""
     return np.ldexp(1.0, exponents)
 
 
-def least_exponents(peaks: NDArray[np.float32], codec: Codec, floor: int) -> NDArray[np.int64]:
-    """Return the exponent of each chunk, relative to the floor: rounding keeps the order, so its largest magnitude decides.
+def least_exponents(peaks: NDArray[np.float32], codec: Codec, min_exponent: int) -> NDArray[np.int64]:
+    """Return the exponent of each chunk, relative to the min exponent: rounding keeps the order, so its largest magnitude decides.
 
     Raises:
         ValueError: a magnitude in ``peaks`` that is not finite.
     """
     if not np.isfinite(peaks).all():
         raise ValueError("a vector to be coded holds values that are not finite")
-    scaled = peaks.astype(np.float64)[:, None] * powers_of_two(-floor - np.arange(codec.window))
+    scaled = peaks.astype(np.float64)[:, None] * powers_of_two(-min_exponent - np.arange(codec.window))
     fits = np.rint(scaled) <= codec.limit
     return np.where(fits.any(axis=1), fits.argmax(axis=1), codec.window - 1)
 
 
-def rounded(values: NDArray[np.float32], exponents: NDArray[np.int64], codec: Codec, floor: int) -> NDArray[np.float64]:
-    """Return values (chunks, length) in units of 2^(floor + exponent): the nearest integers, ties to even, no larger than the codec's."""
-    scaled = values * powers_of_two(-floor - exponents)[:, None]  # in float64: exact, also of denormals
+def rounded(values: NDArray[np.float32], exponents: NDArray[np.int64], codec: Codec, min_exponent: int) -> NDArray[np.float64]:
+    """Return values (chunks, length) in units of 2^(min exponent + exponent): the nearest integers, ties to even, no larger than the codec's."""
+    scaled = values * powers_of_two(-min_exponent - exponents)[:, None]  # in float64: exact, also of denormals
     np.rint(scaled, out=scaled)
     if exponents.max() == codec.window - 1:
         np.clip(scaled, -codec.limit, codec.limit, out=scaled)
@@ -41,14 +41,14 @@ def is_too_large(exponents: NDArray[np.uint8], peaks: NDArray[np.signedinteger[A
     return bool(((exponents > 0) & (peaks <= codec.limit // 2)).any())
 
 
-def check_floor(floor: int) -> None:
-    """Check that a floor is one that a round entry may have.
+def check_min_exponent(min_exponent: int) -> None:
+    """Check that a min exponent is one that a round entry may have.
 
     Raises:
         ValueError: it is not.
     """
-    if not MIN_FLOOR <= floor <= MAX_FLOOR:
-        raise ValueError(f"a floor of {floor} is not between {MIN_FLOOR} and {MAX_FLOOR}")
+    if not MIN_FLOOR <= min_exponent <= MAX_FLOOR:
+        raise ValueError(f"a min exponent of {min_exponent} is not between {MIN_FLOOR} and {MAX_FLOOR}")
 
 
 def check_denormals() -> None:

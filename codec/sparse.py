@@ -1,8 +1,8 @@
 """Chunks of which only the largest magnitudes are coded: an exponent, the positions in Elias-Fano form, then their integers.
 
-A chunk of n values keeps k of them, the same part of a short chunk as of a whole one. With l = floor(log2(n / k)), it is the exponent,
-the l low bits of each position, a string of bits in which bit (position >> l) + i is set for the i-th position, and the integers plus the
-limit. Each of these begins at a byte; bits fill bytes from the least significant one upwards, and what is left of a byte is 0.
+A chunk of n values keeps k of them, the same part of a short chunk as of a whole one. With l = min exponent(log2(n / k)), it is the
+exponent, the l low bits of each position, a string of bits in which bit (position >> l) + i is set for the i-th position, and the integers
+plus the limit. Each of these begins at a byte; bits fill bytes from the least significant one upwards, and what is left of a byte is 0.
 
 Of a chunk's values there is one form: the k positions are those of its largest magnitudes, and where fewer than k values are other than 0
 once they are coded, the lowest positions make up the number.
@@ -55,14 +55,14 @@ def chunk_num_bytes(codec: Codec, length: int) -> int:
     return _Layout.of(codec, length).ends[2]
 
 
-def write(codec: Codec, values: NDArray[np.float32], floor: int, chunks: Bytes) -> None:
+def write(codec: Codec, values: NDArray[np.float32], min_exponent: int, chunks: Bytes) -> None:
     """Code chunks of values (chunks, length) into their bytes.
 
     Raises:
         ValueError: values that are not finite.
     """
     layout = _Layout.of(codec, values.shape[1])
-    exponents, positions, integers = _chosen(codec, layout, values, floor)
+    exponents, positions, integers = _chosen(codec, layout, values, min_exponent)
     low_end, high_end, _ = layout.ends
     chunks[:, 0] = exponents
     chunks[:, 1:low_end] = _packed(_bits_of(positions, layout.low_bits))
@@ -111,14 +111,14 @@ def _check(codec: Codec, block: Block) -> None:
 
 
 def _chosen(
-    codec: Codec, layout: _Layout, values: NDArray[np.float32], floor: int
+    codec: Codec, layout: _Layout, values: NDArray[np.float32], min_exponent: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Integers]:
     """Return exponents (chunks,), and the positions and integers (chunks, kept) that stand for values (chunks, length)."""
     values = np.ascontiguousarray(values)
     magnitudes = values.view(np.uint32) & _MAGNITUDE
-    exponents = least_exponents(magnitudes.max(axis=1).view(np.float32), codec, floor)
+    exponents = least_exponents(magnitudes.max(axis=1).view(np.float32), codec, min_exponent)
     positions = _places_of(_largest(magnitudes, layout.kept), layout.kept)
-    integers = rounded(np.take_along_axis(values, positions, axis=1), exponents, codec, floor).astype(np.int16)
+    integers = rounded(np.take_along_axis(values, positions, axis=1), exponents, codec, min_exponent).astype(np.int16)
     hollow = np.flatnonzero((integers == 0).any(axis=1))
     if hollow.size:
         positions[hollow], integers[hollow] = _settled(layout, positions[hollow], integers[hollow])

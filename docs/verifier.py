@@ -84,7 +84,7 @@ RULES = {
     "E25": "a round's contributions are strictly sorted by founder, and at most max_rows",
     "E26": "a round follows the one before it: number and base",
     "E27": "a round names the places of the contributions right before it",
-    "E28": "the floor moves by at most one exponent",
+    "E28": "the min exponent moves by at most one exponent",
     "E29": "open_ms lies within the manifest's bounds",
     "E30": "a settlement is on the last round's commit",
     "E31": "the manifest prices every architecture",
@@ -92,7 +92,7 @@ RULES = {
     "D2": "a body is exactly what its values are coded to",
     "V1": "weights is the root of what each contribution weighs",
     "V2": "the mean is that of the bodies",
-    "V3": "floor and thresholds follow from the bodies",
+    "V3": "min exponent and thresholds follow from the bodies",
     "U1": "a snapshot is the state that the log names",
     "U2": "the next state follows from the state and the mean",
 }
@@ -215,7 +215,7 @@ OPTIMIZER = {
 }  # fmt: skip
 EXCHANGE = {
     "codec": r"int16|int8|topk-[1-9][0-9]{0,3}-[2-8]", "residual_percent": PERCENT, "local_steps": between(1, 512),
-    "max_rows": between(1, 1024), "target_batch": ROUND, "max_claim_samples": ROUND, "weight_cap": ROUND, "first_floor": between(-200, 94),
+    "max_rows": between(1, 1024), "target_batch": ROUND, "max_claim_samples": ROUND, "weight_cap": ROUND, "first_min_exponent": between(-200, 94),
     "first_open_ms": MS, "min_open_ms": MS, "max_open_ms": MS,
 }  # fmt: skip
 PRIVATE_DATA = {"classes": (r'[^./\\:*?"<>|][^/\\:*?"<>|]{0,63}', 2, 2048), "mirrored": between(0, 1), "credit_percent": between(1, 100)}
@@ -254,7 +254,7 @@ HEADER = {"contribution": SIGNED, "claims": (SIGNED, 1, 32)}
 THRESHOLD = {"role": between(0, 7), "norm": between(0, 2**62 - 1), "samples": between(1, 2**48)}
 ROUND_ENTRY = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "first": between(0, 2**62 - 1), "contributions": between(1, 1024), "weights": DIGEST,
-    "mean": DIGEST, "state": DIGEST, "thresholds": (THRESHOLD, 0, 8), "floor": between(-200, 94),
+    "mean": DIGEST, "state": DIGEST, "thresholds": (THRESHOLD, 0, 8), "min_exponent": between(-200, 94),
     "open_ms": MS,
 }  # fmt: skip
 ENTRY = {"kind": "[a-z]{1,16}", "body": BYTES}
@@ -462,7 +462,7 @@ class Committed:
 
     commit: bytes
     state: bytes
-    floor: int
+    min_exponent: int
     thresholds: tuple = ()
     entry: SimpleNamespace | None = None
     listed: tuple[Listed, ...] = ()
@@ -515,7 +515,7 @@ class Ledger:
     def __init__(self, run: bytes, m: SimpleNamespace) -> None:
         self.run, self.m, self.codec, self.training_spec, self.size = run, m, Codec(m.exchange.codec), TrainingSpec(m), 0
         self.rules, self.audits_steps = m.audits[0] if m.audits else None, bool(m.audits) and m.exchange.local_steps > 1
-        self.rounds, self.is_settled = [Committed(run, m.initial_state, m.exchange.first_floor)], False
+        self.rounds, self.is_settled = [Committed(run, m.initial_state, m.exchange.first_min_exponent)], False
         self.verdicts: dict[bytes, SimpleNamespace] = {}  # by digest; with `listed` what stands after the newest round's entry
         self.listed: list[Listed] = []
         always = (*m.operators, *m.admission.keys, *(key for rules in m.audits for key in (*rules.named, *rules.proven)))
@@ -682,11 +682,11 @@ class Ledger:
         hold("E1", said.run == self.run)
         hold("E26", said.round == self.round + 1 and said.base == before.commit)
         hold("E27", (said.first, said.contributions) == (self.size - len(listed), len(listed)))
-        hold("E28", abs(said.floor - before.floor) <= 1)
+        hold("E28", abs(said.min_exponent - before.min_exponent) <= 1)
         hold("E29", x.min_open_ms <= said.open_ms <= x.max_open_ms)
         roles = [each.role for each in said.thresholds]
         hold("B3", roles == sorted(set(roles)), "thresholds are sorted by role")
-        self.rounds.append(Committed(commit, said.state, said.floor, said.thresholds, said, listed))
+        self.rounds.append(Committed(commit, said.state, said.min_exponent, said.thresholds, said, listed))
         self.turn(commit, listed)
 
     def take_settlement(self, said: SimpleNamespace) -> None:
@@ -813,13 +813,13 @@ def check_rounds(folder: Path, ledger: Ledger) -> tuple[int, int, int]:
                 with about("", "D2"):
                     opened = [open_body(ledger.codec, found[row.digest], n) for row in round.listed]
                 hold("D1", all(tree_root(body.groups) == row.body for body, row in zip(opened, round.listed, strict=True)), "another root")
-                floors = [ledger.rounds[row.round - 1].floor for row in round.listed]
-                found = left_by(round.listed, opened, floors, ledger.rounds[number - 1], ledger.training_spec, ledger.codec, n)
+                min_exponents = [ledger.rounds[row.round - 1].min_exponent for row in round.listed]
+                found = left_by(round.listed, opened, min_exponents, ledger.rounds[number - 1], ledger.training_spec, ledger.codec, n)
                 weighed = [(row.body, row.round, row.cohort, *each) for row, *each in zip(round.listed, *found.weights, strict=True)]
                 hold("V1", tree_root(map(encode, weighed)) == round.entry.weights)
                 hold("V2", tree_root(vector_groups(found.mean)) == round.entry.mean)
                 said = [(each.role, (each.norm, each.samples)) for each in round.thresholds]
-                hold("V3", (found.floor, found.thresholds) == (round.floor, said))
+                hold("V3", (found.min_exponent, found.thresholds) == (round.min_exponent, said))
                 mean = found.mean
                 bodies, means = bodies + len(opened), means + 1
         state = state.after(mean, ledger.training_spec, ledger.rounds[number - 1].state) if state and mean is not None else None

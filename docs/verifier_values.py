@@ -531,34 +531,36 @@ def vector_groups(vector: np.ndarray) -> list[bytes]:
     return [data[start : start + 2**20] for start in range(0, len(data), 2**20)]
 
 
-def left_by(rows, bodies: list[Body], floors: list[int], before, training_spec: TrainingSpec, codec: Codec, n: int) -> SimpleNamespace:
-    """§12: weights and clipped weights, mean, floor and thresholds of a round; `floors` are those of the bodies' bases."""
-    least = min(before.floor, *floors)
-    norms = [body.norm << 2 * (floor - least) for body, floor in zip(bodies, floors, strict=True)]
+def left_by(
+    rows, bodies: list[Body], min_exponents: list[int], before, training_spec: TrainingSpec, codec: Codec, n: int
+) -> SimpleNamespace:
+    """§12: weights and clipped weights, mean, min exponent and thresholds of a round; `min_exponents` are those of the bodies' bases."""
+    least = min(before.min_exponent, *min_exponents)
+    norms = [body.norm << 2 * (min_exponent - least) for body, min_exponent in zip(bodies, min_exponents, strict=True)]
     usual, w, c = {each.role: each for each in before.thresholds}, weights_in_mean(rows), []
     for row, weight, norm in zip(rows, w, norms, strict=True):
         t, s = usual.get(row.role), sum(row.samples)
         if t and t.norm:
             limit = (4 * t.norm) ** 2 if s >= t.samples else (4 * t.norm) ** 2 * t.samples // s
-            limit <<= 2 * (before.floor - least)
+            limit <<= 2 * (before.min_exponent - least)
             weight = weight if norm <= limit else isqrt(weight * weight * limit // norm)
         c.append(weight)
     is_of_parts = training_spec.m.algorithm == "model-parallel" and training_spec.m.exchange.local_steps > 1
     sums, totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for row, body, floor, each, weight in zip(rows, bodies, floors, c, w, strict=True):
+    for row, body, min_exponent, each, weight in zip(rows, bodies, min_exponents, c, w, strict=True):
         mask = coverage(training_spec.space, *training_spec.architectures(row.round, row.cohort)) if is_of_parts else np.ones(n, bool)
-        sums[body.places] += (body.integers << (body.exponents + floor - least)) * each * mask[body.places]
+        sums[body.places] += (body.integers << (body.exponents + min_exponent - least)) * each * mask[body.places]
         totals += weight * mask.astype(np.int64)
     mean = (sums.astype(np.float64) / np.maximum(totals, 1).astype(np.float64) * np.ldexp(1.0, least)).astype(np.float32)
-    said = [(floor + body.highest, weight) for body, floor, weight in zip(bodies, floors, w, strict=True) if body.norm]
-    wanted = median(said) - (16 if codec.is_sparse else 12) if said else before.floor - 1
-    floor = min(max(before.floor + (wanted > before.floor) - (wanted < before.floor), -200), 94)
-    found = {t.role: (min(shifted(t.norm, before.floor - floor), 2**62 - 1), t.samples) for t in before.thresholds}
+    said = [(min_exponent + body.highest, weight) for body, min_exponent, weight in zip(bodies, min_exponents, w, strict=True) if body.norm]
+    wanted = median(said) - (16 if codec.is_sparse else 12) if said else before.min_exponent - 1
+    min_exponent = min(max(before.min_exponent + (wanted > before.min_exponent) - (wanted < before.min_exponent), -200), 94)
+    found = {t.role: (min(shifted(t.norm, before.min_exponent - min_exponent), 2**62 - 1), t.samples) for t in before.thresholds}
     for role in {row.role for row in rows}:
-        own = [(isqrt(shifted(norm, 2 * (least - floor))), sum(row.samples), weight)
+        own = [(isqrt(shifted(norm, 2 * (least - min_exponent))), sum(row.samples), weight)
                for row, norm, weight in zip(rows, norms, w, strict=True) if row.role == role]  # fmt: skip
         found[role] = median([(norm, weight) for norm, _, weight in own]), median([(samples, weight) for _, samples, weight in own])
-    return SimpleNamespace(weights=(w, c), mean=mean, floor=floor, thresholds=sorted(found.items()))
+    return SimpleNamespace(weights=(w, c), mean=mean, min_exponent=min_exponent, thresholds=sorted(found.items()))
 
 
 @dataclass(frozen=True)

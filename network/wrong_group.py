@@ -85,9 +85,9 @@ class WrongGroup:
         entry, measured = proven.round, measure(manifest)
         weighed = open_weighed(self.weights, entry)
         self._check_pieces(entry, weighed, measured.num_values)
-        floors = floors_before(entry, [_opened(data, run) for data in self.before], manifest)
+        min_exponents = min_exponents_before(entry, [_opened(data, run) for data in self.before], manifest)
         try:
-            right = mean_of_group(manifest, weighed, floors, [each.data for each in self.bodies], self.place, measured)
+            right = mean_of_group(manifest, weighed, min_exponents, [each.data for each in self.bodies], self.place, measured)
         except (ValueError, KeyError) as error:
             raise ProofError(f"no group of a mean follows from this: {error}") from error
         if right == self.mean.data:
@@ -106,27 +106,27 @@ class WrongGroup:
             piece.check(one.body, self.place, len(sizes))
 
 
-def floors_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:
-    """Return the exponent floors for bodies on the commits before ``entry``, by round, as far back as ``before`` goes, the newest first.
+def min_exponents_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:
+    """Return the exponent min exponents for bodies on the commits before ``entry``, by round, as far back as ``before`` goes, the newest first.
 
     Raises:
         ProofError: they are not the rounds before it.
     """
-    floors, later = {}, entry
+    min_exponents, later = {}, entry
     for earlier in before:
         if commit_digest(entry_of(earlier)) != later.base or earlier.round != later.round - 1:
             raise ProofError(f"no round that round {later.round} follows")
-        floors[earlier.round] = earlier.floor
+        min_exponents[earlier.round] = earlier.min_exponent
         later = earlier
     if later.round == 1:
-        floors[0] = manifest.exchange.first_floor
-    return floors
+        min_exponents[0] = manifest.exchange.first_min_exponent
+    return min_exponents
 
 
 def mean_of_group(
     manifest: Manifest,
     weighed: Sequence[Weighed],
-    floors: dict[int, int],
+    min_exponents: dict[int, int],
     groups: Sequence[bytes],
     place: int,
     measured: Measure,
@@ -136,21 +136,21 @@ def mean_of_group(
     Args:
         manifest: of the run.
         weighed: what each weighs in the mean.
-        floors: for bodies on the commits before, by round.
+        min exponents: for bodies on the commits before, by round.
         groups: of their bodies.
         place: of the group.
         measured: what else the mean depends on.
 
     Raises:
         EncodingError: a group is none of a body.
-        ValueError, KeyError: no table has these, or a floor is not known.
+        ValueError, KeyError: no table has these, or a min exponent is not known.
     """
     count = vector_group_sizes(measured.num_values)[place] // 4
     whole = [measured.coverage(one.round, one.cohort) for one in weighed]
     masks = [None if mask is None else mask[place * GROUP_VALUES :][:count] for mask in whole]
     bodies = [parse(manifest.exchange.codec, group, count) for group in groups]
     total = total_weights([one.weight for one in weighed], masks, count)
-    mean = group_mean(bodies, [one.clipped for one in weighed], [floors[one.round - 1] for one in weighed], masks, total)
+    mean = group_mean(bodies, [one.clipped for one in weighed], [min_exponents[one.round - 1] for one in weighed], masks, total)
     return bytes(vector_groups(mean)[0])
 
 

@@ -52,25 +52,25 @@ class RunContext:
 
 
 class NewestCommits:
-    """The newest commits of the log, with what proves them, and the exponent floors that they set."""
+    """The newest commits of the log, with what proves them, and the exponent min exponents that they set."""
 
     def __init__(self, manifest: Manifest) -> None:
-        """Know of none but the floor at the run's start."""
+        """Know of none but the min exponent at the run's start."""
         self._commitments: dict[int, Commitment] = {}  # by round
-        self._floors: dict[int, int] = {0: manifest.exchange.first_floor}  # by round
+        self._min_exponents: dict[int, int] = {0: manifest.exchange.first_min_exponent}  # by round
 
     def add(self, commitment: Commitment) -> None:
         """Remember a commit that is newer than all others; the oldest go."""
         entry = commitment.proven.round
         self._commitments[entry.round] = commitment
         self._commitments = {round_: each for round_, each in self._commitments.items() if round_ > entry.round - _KEPT}
-        self._floors[entry.round] = entry.floor
-        self._floors = {round_: floor for round_, floor in self._floors.items() if round_ > entry.round - _KEPT}
+        self._min_exponents[entry.round] = entry.min_exponent
+        self._min_exponents = {round_: min_exponent for round_, min_exponent in self._min_exponents.items() if round_ > entry.round - _KEPT}
 
     @property
-    def floors(self) -> Mapping[int, int]:
-        """The exponent floors by round."""
-        return self._floors
+    def min_exponents(self) -> Mapping[int, int]:
+        """The exponent min exponents by round."""
+        return self._min_exponents
 
     def commitment(self, round_: int) -> Commitment | None:
         """Return one of the newest commits with what proves it."""

@@ -170,7 +170,7 @@ class Assignment:
     round: int  # that has it
     header: Header
     state: bytes  # digest of that of its base
-    floor: int  # of its base
+    min_exponent: int  # of its base
     left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key, see ``protocol.residuals.was_left``
     is_here: int  # 1: all that was asked for is here
     is_late: int  # 1: the time to bring it is over
@@ -181,7 +181,7 @@ class Assignment:
 
     def __post_init__(self) -> None:
         check_digest(self.state, "state")
-        require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR, "round or floor out of range")
+        require(1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.min_exponent <= MAX_FLOOR, "round or min exponent out of range")
         require(len(self.left) == len(self.header.claims), "one word on a residual a claim")
         require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "an assignment says yes or no")
         steps = [needed.step for needed in self.needed]

@@ -12,12 +12,12 @@ from functools import cache
 CHUNK = 4096  # values that share an exponent
 GROUP_CHUNKS = 64  # chunks of a group: what a root's leaf covers
 GROUP_VALUES = CHUNK * GROUP_CHUNKS
-WINDOW = 20  # exponents that a dense body may use, from the floor of its base upwards
+WINDOW = 20  # exponents that a dense body may use, from the min exponent of its base upwards
 SPARSE_WINDOW = 24  # the same of a sparse one, whose integers are smaller
 MAX_AGE = 4  # commits between a contribution's base and the base of the round that it counts in
 MIN_FLOOR = -200  # of exponents: every float32 is a multiple of 2^-149, and a scale from here upwards is a normal float64
 MAX_FLOOR = 94  # the largest value of a body, below 2^(15 + 19 + 94), is a float32
-DRIFT = MAX_AGE  # a floor moves by at most one exponent a commit, so within a table floors differ by no more
+DRIFT = MAX_AGE  # a min exponent moves by at most one exponent a commit, so within a table min exponents differ by no more
 AGE_WEIGHT = (9, 10)  # of a contribution's weight stays for every commit of age
 UNPROVEN_PART = (1, 4)  # what all samples of keys that are not proven together weigh at most, of those that are
 WEIGHT_BITS = 16  # integer weights are below 2^16
@@ -86,7 +86,7 @@ class Exchange:
     target_batch: int  # samples over the whole swarm that a round's length aims at
     max_claim_samples: int  # a claim of more is refused
     weight_cap: int  # samples: nobody weighs more in the mean and in the rewards where others take part
-    first_floor: int  # exponent floor before the first round
+    first_min_exponent: int  # exponent min exponent before the first round
     first_open_ms: int  # how long the first round is open
     min_open_ms: int
     max_open_ms: int
@@ -99,7 +99,7 @@ class Exchange:
         for what in ("target_batch", "max_claim_samples", "weight_cap"):
             _require(1 <= getattr(self, what) <= 2**40, f"{what} is at least 1 and at most 2^40")
         _require(self.weight_cap <= self.max_claim_samples, "weight_cap is at most max_claim_samples")
-        _require(MIN_FLOOR <= self.first_floor <= MAX_FLOOR, f"first_floor is between {MIN_FLOOR} and {MAX_FLOOR}")
+        _require(MIN_FLOOR <= self.first_min_exponent <= MAX_FLOOR, f"first_min_exponent is between {MIN_FLOOR} and {MAX_FLOOR}")
         _require(
             1 <= self.min_open_ms <= self.first_open_ms <= self.max_open_ms <= MAX_OPEN_MS,
             "a round is open for 1 ms to a day, the first one between the least and the most",

@@ -8,8 +8,8 @@ audited a member's claim whose key may not stand there, or has work on that base
 cohort's means, and the others could not know. A claim names the founder of its cohort, and stands in that founder's contribution or alone
 in one of its own key: a claim's bytes don't say how it is handed in.
 
-Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
-caller's (``aggregator.follow.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
+Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its min exponent are *true* are
+the caller's (``aggregator.follow.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ MAX_VERDICTS = 2048  # before the contributions of one round
 
 _COPIED = (
     "_commits",
-    "_floors",
+    "_min_exponents",
     "_states",
     "_indices",
     "_table",
@@ -77,7 +77,7 @@ class Ledger:
         self._settlement: int | None = None  # the place of its entry in the log
         self._newest: Round | None = None
         self._commits: list[Digest] = [self.run]  # [r] is the digest of the commit of round r
-        self._floors: list[int] = [self.manifest.exchange.first_floor]  # [r] is the floor of bodies on that commit
+        self._min_exponents: list[int] = [self.manifest.exchange.first_min_exponent]  # [r] is the min exponent of bodies on that commit
         self._states: list[bytes] = [self.manifest.initial_state]
         self._indices: list[int] = [-1]  # [r] is the place of the round's entry in the log
         self._table = Table()
@@ -159,9 +159,9 @@ class Ledger:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
         return self._commits[round] if 0 <= round <= self.round else None
 
-    def floor_at(self, round: int) -> int:
-        """Return the exponent floor of bodies whose base is the commit of ``round``."""
-        return self._floors[round]
+    def min_exponent_at(self, round: int) -> int:
+        """Return the exponent min exponent of bodies whose base is the commit of ``round``."""
+        return self._min_exponents[round]
 
     def state_at(self, round: int) -> Digest:
         """Return the digest of the state after ``round``."""
@@ -335,8 +335,8 @@ class Ledger:
         exchange = self.manifest.exchange
         if not exchange.min_open_ms <= round_.open_ms <= exchange.max_open_ms:
             raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
-        if abs(round_.floor - self._floors[-1]) > 1:
-            raise LedgerError("the floor moves by more than one exponent")
+        if abs(round_.min_exponent - self._min_exponents[-1]) > 1:
+            raise LedgerError("the min exponent moves by more than one exponent")
         return Turn(round_, commit_digest(entry), self._size, replace(self._table, listed=paid_once(listed)))
 
     def _take_turn(self, turn: Turn) -> None:
@@ -345,7 +345,7 @@ class Ledger:
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._tables.append(tuple(listed))
         self._commits.append(turn.commit)
-        self._floors.append(round_.floor)
+        self._min_exponents.append(round_.min_exponent)
         self._states.append(round_.state)
         self._indices.append(turn.index)
         self._newest = round_

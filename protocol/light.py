@@ -104,7 +104,7 @@ class Lease:
     key: bytes
     round: int  # the one after the base
     base: bytes  # the commit
-    floor: int  # of the exponents of bodies on that base
+    min_exponent: int  # of the exponents of bodies on that base
     cohort: str  # the gateway's
     architecture: str
     microbatches_a_step: int
@@ -120,8 +120,8 @@ class Lease:
         for what in ("run", "gateway", "key", "base", "weights", "samples"):
             check_digest(getattr(self, what), what)
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR and 0 <= self.good_ms <= MAX_OPEN_MS):
-            raise ValueError("round, floor or time out of range")
+        if not (1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.min_exponent <= MAX_FLOOR and 0 <= self.good_ms <= MAX_OPEN_MS):
+            raise ValueError("round, min exponent or time out of range")
         if not (1 <= self.microbatches_a_step <= MAX_LEASE_LOTS and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
             raise ValueError("too many microbatches, or no architecture")
         if not (1 <= self.weights_bytes <= MAX_BLOB_BYTES and 1 <= self.samples_bytes <= MAX_BLOB_BYTES):
@@ -153,7 +153,7 @@ class LightReturn:
 
     claim: Signed[Claim]
     counts: tuple[int, ...]  # microbatches of each local step that there was time for: of the lease's the first ones, at least one
-    body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
+    body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's min exponent
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_LOTS:

@@ -215,7 +215,7 @@ class Threshold:
     """How large contributions of one role usually are: what the next tables are clipped by."""
 
     role: int
-    norm: int  # weighted median of their norms, in units of 2^floor of the entry that has it
+    norm: int  # weighted median of their norms, in units of 2^min_exponent of the entry that has it
     samples: int  # weighted median of their samples
 
     def __post_init__(self) -> None:
@@ -236,7 +236,7 @@ class Round:
     mean: bytes  # root over the mean's groups
     state: bytes  # digest of the next state
     thresholds: tuple[Threshold, ...]  # by role, for the tables to come
-    floor: int  # of the exponents of bodies on this base
+    min_exponent: int  # of the exponents of bodies on this base
     open_ms: int  # how long the next round is open
 
     def __post_init__(self) -> None:
@@ -246,7 +246,7 @@ class Round:
         require(0 <= self.first < MAX_SIZE and 1 <= self.contributions <= MAX_ROWS, "contributions out of range")
         roles = [threshold.role for threshold in self.thresholds]
         require(len(roles) <= MAX_ROLES and roles == sorted(set(roles)), "thresholds are sorted by role, one each")
-        require(MIN_FLOOR <= self.floor <= MAX_FLOOR, "floor out of range")
+        require(MIN_FLOOR <= self.min_exponent <= MAX_FLOOR, "min exponent out of range")
         require(1 <= self.open_ms <= MAX_OPEN_MS, "a round is open for 1 ms to a day")
 
 

@@ -51,18 +51,18 @@ class Standing:
     round: int
     commit: bytes  # the run's id before the first round
     state: bytes  # digest
-    floor: int  # of the exponents of bodies on this base
+    min_exponent: int  # of the exponents of bodies on this base
     entry: Round | None  # None at the run's start
 
     @classmethod
     def start(cls, manifest: Manifest, run: bytes) -> "Standing":
         """Return where a run begins."""
-        return cls(0, run, manifest.initial_state, manifest.exchange.first_floor, None)
+        return cls(0, run, manifest.initial_state, manifest.exchange.first_min_exponent, None)
 
     @classmethod
     def after(cls, round_: Round) -> "Standing":
         """Return where a committed round leads."""
-        return cls(round_.round, commit_digest(entry_of(round_)), round_.state, round_.floor, round_)
+        return cls(round_.round, commit_digest(entry_of(round_)), round_.state, round_.min_exponent, round_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a round's contributions weigh in its mean. Integers only.
 
 The mean is a pure function of the contributions, their bodies and the round entry before it (``codec.outcome``); what of it needs no body
-is here. Norms are those of coded vectors: integers in units of 2^floor of the entry that a vector's base is.
+is here. Norms are those of coded vectors: integers in units of 2^min_exponent of the entry that a vector's base is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ class Weighed:
     """A contribution as the mean is computed from it: a leaf of ``Round.weights``."""
 
     body: bytes  # root over the body's groups
-    round: int  # the round after its base, whose floor its exponents are above
+    round: int  # the round after its base, whose min exponent its exponents are above
     cohort: str  # the name that its architecture, and so what it covers, follows from
     weight: int  # what the sum is divided by
     clipped: int  # what its values are multiplied by: less than its weight where its norm is above the limit
@@ -107,7 +107,7 @@ def weights(table: Sequence[Weighing]) -> tuple[int, ...]:
 
 
 def limit_square(one: Weighing, thresholds: Mapping[int, Threshold]) -> int | None:
-    """Return the square of the norm that a contribution counts with at most, in units of 4^floor of the thresholds' entry; None: any.
+    """Return the square of the norm that a contribution counts with at most, in units of 4^min exponent of the thresholds' entry; None: any.
 
     Few samples make a large norm, so one of fewer samples than usual may have a larger one.
     """
@@ -144,9 +144,9 @@ def next_thresholds(
 
     Args:
         table: the round's contributions.
-        norm_squares: of their bodies, unclipped, in units of 4^floor of the new entry.
+        norm_squares: of their bodies, unclipped, in units of 4^min exponent of the new entry.
         before: the thresholds that the table itself was clipped by.
-        raised: by how much the new entry's floor is above the one before it.
+        raised: by how much the new entry's min exponent is above the one before it.
     """
     found = {one.role: Threshold(one.role, min(shifted(one.norm, -raised), MAX_NORM), one.samples) for one in before}
     table_weights = weights(table)

@@ -103,7 +103,7 @@ def in_order(headers: Iterable[Header]) -> list[Header]:
 
 
 def round_of(ledger: Ledger, listed: Sequence[Listed], *, before: int = 0, **changes: Any) -> Round:
-    """Return the round entry of a table of these, in its order; nobody is clipped, and the floor stays where it is.
+    """Return the round entry of a table of these, in its order; nobody is clipped, and the min exponent stays where it is.
 
     The ledger may have all of them already, or none; ``before`` is how many entries then come before them.
     """
@@ -118,7 +118,7 @@ def round_of(ledger: Ledger, listed: Sequence[Listed], *, before: int = 0, **cha
         mean=sha256(f"mean {number}".encode()),
         state=sha256(f"state {number}".encode()),
         thresholds=(),
-        floor=ledger.floor_at(ledger.round),
+        min_exponent=ledger.min_exponent_at(ledger.round),
         open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
     )
     return replace(round_, **changes)

@@ -174,7 +174,7 @@ class MemoryLog:
         base = self.ledger.round - age
         values = (torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100).numpy()
         codec = self.manifest.exchange.codec
-        blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
+        blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.min_exponent_at(base)), self.num_weights))
         work = (self.manifest.exchange.local_steps,) + (0,) * (len(self.training_spec.costs(base + 1, "here")) - 1)
         header = header_of(self.ledger, peer, round=base + 1, microbatches=work, body=blob.root, **changes)
         digest = header.contribution.digest
@@ -190,9 +190,11 @@ class MemoryLog:
         self.tables[round_] = listed_
         table = [listed.weighing for listed in listed_]
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
-        floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]
+        min_exponents = [self.ledger.min_exponent_at(listed.round - 1) for listed, _, _ in found]
         masks = [self.training_spec.coverage(listed.round, listed.cohort) for listed, _, _ in found]
-        result = outcome(table, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights, masks)
+        result = outcome(
+            table, bodies, min_exponents, self.ledger.thresholds, self.ledger.min_exponent_at(round_ - 1), self.num_weights, masks
+        )
         self._weights[round_] = weighed_in(listed_, result.weights, result.clipped)
         self.state = next_state(self.state, torch.from_numpy(result.mean), self.plan)
         mean, state = Blob.of(vector_groups(result.mean)), Blob.of(state_pieces(self.state))
@@ -209,7 +211,7 @@ class MemoryLog:
             mean=mean.root,
             state=state.root,
             thresholds=result.thresholds,
-            floor=result.floor,
+            min_exponent=result.min_exponent,
             open_ms=open_ms_after(self.ledger.manifest.exchange, self.ledger.open_ms, listed_),
         )
         entry = replace(entry, **lies)

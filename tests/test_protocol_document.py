@@ -151,12 +151,12 @@ MANIFEST = Manifest(
 SIGNED_MANIFEST = SignedManifest.sign(MANIFEST, KEY)
 RUN = SIGNED_MANIFEST.run
 VECTOR = np.array([1, -2, 0.3, 0], np.float32)
-FLOOR = EXCHANGE.first_floor
+MIN_EXPONENT = EXCHANGE.first_min_exponent
 
 
-def packed_body(name: str, vector: NDArray[np.float32], floor: int) -> tuple[bytes, bytes]:
+def packed_body(name: str, vector: NDArray[np.float32], min_exponent: int) -> tuple[bytes, bytes]:
     """Return a body and its root."""
-    data = encode(name, vector, floor)
+    data = encode(name, vector, min_exponent)
     return data, root(leaf_hash(bytes(group)) for group in body_groups(name, data, len(vector)))
 
 
@@ -189,7 +189,7 @@ CONTRIBUTION = Signed.sign(
         (SIGNED_CLAIM.digest,),
         1,
         (StepMean(vector_digest(VECTOR), 1),),
-        packed_body("int16", VECTOR, FLOOR)[1],
+        packed_body("int16", VECTOR, MIN_EXPONENT)[1],
         b"",
     ),
     KEY,
@@ -200,14 +200,14 @@ MATES_CLAIM = Signed.sign(replace(CLAIM, key=COHORT_PEER.public_key, steps=(MATE
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
-# A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
+# A table on the commit of round 2, whose min exponent is -19; the two rounds before had -20.
 TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
-FLOORS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
+MIN_EXPONENTS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
 VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1, 0.25, 2**-12], [40, -30, 20, 10])]
-BODIES = [packed_body("int16", vector, floor) for vector, floor in zip(VECTORS, FLOORS, strict=True)]
+BODIES = [packed_body("int16", vector, min_exponent) for vector, min_exponent in zip(VECTORS, MIN_EXPONENTS, strict=True)]
 PARSED = [parse("int16", data, 4) for data, _ in BODIES]
 WEIGHING = [Weighing(AGES[i], 0, SAMPLES[i]) for i in range(3)]
-OUTCOME: Outcome = outcome(WEIGHING, PARSED, FLOORS, [THRESHOLD], TABLE_FLOOR, 4)
+OUTCOME: Outcome = outcome(WEIGHING, PARSED, MIN_EXPONENTS, [THRESHOLD], TABLE_FLOOR, 4)
 WEIGHED = [Weighed(BODIES[i][1], 3 - AGES[i], "cohort-0", OUTCOME.weights[i], OUTCOME.clipped[i]) for i in range(3)]
 ROUND = Round(
     run=RUN,
@@ -219,7 +219,7 @@ ROUND = Round(
     mean=vector_root(OUTCOME.mean),
     state=ZEROS,
     thresholds=OUTCOME.thresholds,
-    floor=OUTCOME.floor,
+    min_exponent=OUTCOME.min_exponent,
     open_ms=750,
 )
 COUNTED_UP = np.arange(262_145, dtype=np.float32)
@@ -228,8 +228,8 @@ FIRST, TAUGHT = State(0, PARAMETERS, (NOTHING, NOTHING)), State(3, PARAMETERS, (
 
 
 def squares(parsed: list[Body]) -> list[int]:
-    """Return the bodies' squared norms in units of 4^-20, the least floor."""
-    return [body.norm_square << 2 * (floor + 20) for body, floor in zip(parsed, FLOORS, strict=True)]
+    """Return the bodies' squared norms in units of 4^-20, the least min exponent."""
+    return [body.norm_square << 2 * (min_exponent + 20) for body, min_exponent in zip(parsed, MIN_EXPONENTS, strict=True)]
 
 
 def counted_weights() -> list[int]:
@@ -283,9 +283,9 @@ def rows() -> Iterator[tuple[str, str]]:
     yield what, f"`{SIGNED_CLAIM.digest.hex()}`"
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
     for name in ("int16", "int8"):
-        data, body_root = packed_body(name, VECTOR, FLOOR)
-        values = numbers(f"{value:.12g}" for value in parse(name, data, 4).values(FLOOR))
-        yield f"body of (1, -2, 0.3, 0) in `{name}` on the floor -20; its values", f"`{data.hex()}`; {values}"
+        data, body_root = packed_body(name, VECTOR, MIN_EXPONENT)
+        values = numbers(f"{value:.12g}" for value in parse(name, data, 4).values(MIN_EXPONENT))
+        yield f"body of (1, -2, 0.3, 0) in `{name}` on the min exponent -20; its values", f"`{data.hex()}`; {values}"
         yield f"root of that `{name}` body", f"`{body_root.hex()}`"
     yield (
         "contribution `[run, 1, run, key, [that claim's digest], 1, [[SHA-256 of (1, -2, 0.3, 0) in binary32, 1]], "
@@ -341,7 +341,7 @@ def rows() -> Iterator[tuple[str, str]]:
         "sizes of the groups of 262,145 values in `int16`; in `int8`",
         f"{numbers(group_sizes('int16', 262_145))}; " + numbers(group_sizes("int8", 262_145)),
     )
-    yield "root of the `int16` body of 0, 1, ..., 262144 on the floor -20", f"`{packed_body('int16', COUNTED_UP, -20)[1].hex()}`"
+    yield "root of the `int16` body of 0, 1, ..., 262144 on the min exponent -20", f"`{packed_body('int16', COUNTED_UP, -20)[1].hex()}`"
     yield (
         "pieces of the state of round 0, parameters (1, -2), two moments of 0",
         numbers(f"`{bytes(piece).hex()}`" for piece in state_pieces(FIRST)),
@@ -382,7 +382,7 @@ def contributions_list() -> Iterator[tuple[str, str]]:
     """Yield the vectors of the document's table of three contributions."""
     for place, one in enumerate(WEIGHING):
         values = numbers(f"{value:.12g}" for value in VECTORS[place])
-        what = f"contribution {place}: age {one.age}, base's floor {FLOORS[place]}, {one.samples} samples"
+        what = f"contribution {place}: age {one.age}, base's min exponent {MIN_EXPONENTS[place]}, {one.samples} samples"
         yield f"{what}; body of ({values})", f"`{BODIES[place][0].hex()}`"
     yield "weights w_i", numbers(weights(WEIGHING))
     held = [replace(WEIGHING[0], unproven=32), replace(WEIGHING[1], unproven=64), WEIGHING[2]]
@@ -395,10 +395,10 @@ def contributions_list() -> Iterator[tuple[str, str]]:
     yield "the weights as they travel: length; SHA-256 of it", travelling()
     yield "the mean; its root", f"`{OUTCOME.mean.tobytes().hex()}`; `{ROUND.mean.hex()}`"
     (threshold,) = OUTCOME.thresholds
-    yield "the new floor; the new threshold (norm, samples)", f"{OUTCOME.floor}; {threshold.norm}, {threshold.samples}"
+    yield "the new min exponent; the new threshold (norm, samples)", f"{OUTCOME.min_exponent}; {threshold.norm}, {threshold.samples}"
     yield (
         "digest of the commit `[run, 3, Z, 9, 3, root of the weights, that mean's root, Z, "
-        f"[[0, {threshold.norm}, 64]], {OUTCOME.floor}, 750]`",
+        f"[[0, {threshold.norm}, 64]], {OUTCOME.min_exponent}, 750]`",
         f"`{commit_digest(entry_of(ROUND)).hex()}`",
     )
 
@@ -557,7 +557,7 @@ def test_the_versions_are_those_of_the_document() -> None:
 
 
 def test_the_mean_of_the_document_is_that_of_its_rows_added_in_another_order() -> None:
-    backwards = Sum(4, min(FLOORS))
-    for body, floor, weight in reversed(list(zip(PARSED, FLOORS, counted_weights(), strict=True))):
-        backwards.add(body, floor - min(FLOORS), weight)
+    backwards = Sum(4, min(MIN_EXPONENTS))
+    for body, min_exponent, weight in reversed(list(zip(PARSED, MIN_EXPONENTS, counted_weights(), strict=True))):
+        backwards.add(body, min_exponent - min(MIN_EXPONENTS), weight)
     assert backwards.mean(sum(weights(WEIGHING))).tobytes() == OUTCOME.mean.tobytes()

@@ -194,7 +194,7 @@ def replay(directory: Path, verbose: bool) -> None:
         click.echo(f"verified {found.size} entries, {found.rounds} rounds")
         click.echo(
             f"replayed {found.rounds - found.first} of {found.rounds} rounds, from the state of round {found.first} on: "
-            "each comes to the weights, the mean, the state, the thresholds and the floor that the log says"
+            "each comes to the weights, the mean, the state, the thresholds and the min exponent that the log says"
         )
         click.echo(f"state {found.state.hex()}")
 

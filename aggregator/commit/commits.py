@@ -178,7 +178,7 @@ class Commits:
             mean=after.mean.root,
             state=after.blob.root,
             thresholds=after.outcome.thresholds,
-            floor=after.outcome.floor,
+            min_exponent=after.outcome.min_exponent,
             open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
         )
 

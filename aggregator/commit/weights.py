@@ -58,9 +58,9 @@ class Weights:
             raise Unreachable("that table is not kept here any more, or not made yet")
         codec = ledger.manifest.exchange.codec
         parsed = parsed_bodies(self._bodies, listed, codec, self._num_weights, round_)
-        floors = [ledger.floor_at(one.round - 1) for one in listed]
-        table, floor = [one.weighing for one in listed], ledger.floor_at(round_ - 1)
-        found = outcome(table, parsed, floors, self._thresholds(ledger, round_ - 1), floor, self._num_weights)
+        min_exponents = [ledger.min_exponent_at(one.round - 1) for one in listed]
+        table, min_exponent = [one.weighing for one in listed], ledger.min_exponent_at(round_ - 1)
+        found = outcome(table, parsed, min_exponents, self._thresholds(ledger, round_ - 1), min_exponent, self._num_weights)
         weighed = weighed_in(listed, found.weights, found.clipped)
         if weights_root(weighed) != self._entry(ledger, round_).weights:
             raise StorageError(f"the weights of round {round_} are not those that the log says: the log, or this machine, is wrong")

@@ -57,9 +57,9 @@ def after_table(
     listed: Sequence[Listed],
     bodies: Sequence[Body],
     *,
-    floors: Sequence[int],
+    min_exponents: Sequence[int],
     thresholds: Sequence[Threshold],
-    floor: int,
+    min_exponent: int,
     training_spec: RunTrainingSpec,
 ) -> Next:
     """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.outcome.outcome``.
@@ -70,7 +70,7 @@ def after_table(
     table = [one.weighing for one in listed]
     coverage = cache(training_spec.coverage)  # those of one cohort share it
     masks = [coverage(one.round, one.cohort) for one in listed]
-    found = outcome(table, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
+    found = outcome(table, bodies, min_exponents, thresholds, min_exponent, state.parameters.numel(), masks)
     after = next_state(state, torch.from_numpy(found.mean), training_spec.plan)
     weighed = weighed_in(listed, found.weights, found.clipped)
     return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
@@ -122,14 +122,14 @@ class Follower:
     def follow(self, ledger: Ledger, listed: Sequence[Listed], bodies: Sequence[Body]) -> Next:
         """Return what a table of the next round leads to; nothing is changed."""
         assert self.state is not None
-        floors = [ledger.floor_at(one.round - 1) for one in listed]
+        min_exponents = [ledger.min_exponent_at(one.round - 1) for one in listed]
         return after_table(
             self.state,
             listed,
             bodies,
-            floors=floors,
+            min_exponents=min_exponents,
             thresholds=ledger.thresholds,
-            floor=ledger.floor_at(ledger.round),
+            min_exponent=ledger.min_exponent_at(ledger.round),
             training_spec=self.training_spec,
         )
 

@@ -32,8 +32,8 @@ class Played:
 
     entry: Round
     listed: tuple[Listed, ...]
-    floors: tuple[int, ...]  # of each contribution's base
-    floor: int  # of the base of the round
+    min_exponents: tuple[int, ...]  # of each contribution's base
+    min_exponent: int  # of the base of the round
     thresholds: tuple[Threshold, ...]  # of the entry before
 
 
@@ -50,8 +50,8 @@ class Tables:
         entry, listed = ledger.newest, ledger.table_at(ledger.round)
         assert entry is not None
         assert listed is not None
-        floors = tuple(ledger.floor_at(one.round - 1) for one in listed)
-        self.rounds[ledger.round] = Played(entry, listed, floors, ledger.floor_at(ledger.round - 1), self._thresholds)
+        min_exponents = tuple(ledger.min_exponent_at(one.round - 1) for one in listed)
+        self.rounds[ledger.round] = Played(entry, listed, min_exponents, ledger.min_exponent_at(ledger.round - 1), self._thresholds)
         self._thresholds = entry.thresholds
 
     def forget_before(self, round: int) -> None:
@@ -72,14 +72,14 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, training_sp
             state,
             played.listed,
             parsed,
-            floors=played.floors,
+            min_exponents=played.min_exponents,
             thresholds=played.thresholds,
-            floor=played.floor,
+            min_exponent=played.min_exponent,
             training_spec=training_spec,
         )
         entry, found = played.entry, after.outcome
-        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
-        if (after.mean.root, weights_root(after.weighed), after.blob.root, found.thresholds, found.floor) != said:
+        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
+        if (after.mean.root, weights_root(after.weighed), after.blob.root, found.thresholds, found.min_exponent) != said:
             raise StorageError(f"round {round_} does not come to what the log says of it: the log, or this machine, is wrong")
         state = after.state
         yield state

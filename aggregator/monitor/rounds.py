@@ -23,7 +23,7 @@ class RoundSeen:
     open_ms: int  # of the round that follows
     microbatch_ms: int
     train_ms: int
-    floor: int
+    min_exponent: int
     state: bytes
     mean: bytes
     weights: bytes
@@ -48,7 +48,7 @@ class Series:
 class Rounds:
     """Rounds 1 to ``newest``."""
 
-    _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "microbatch_ms", "train_ms", "floor")
+    _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "microbatch_ms", "train_ms", "min_exponent")
     _DIGESTS = ("state", "mean", "weights")
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Rounds:
             said.open_ms,
             table.microbatch_ms,
             table.train_ms,
-            said.floor,
+            said.min_exponent,
         )
         for name, value in zip(self._NUMBERS, values, strict=True):
             self._numbers[name].append(value)
@@ -131,7 +131,7 @@ class Rounds:
             open_ms=numbers["open_ms"][place],
             microbatch_ms=numbers["microbatch_ms"][place],
             train_ms=numbers["train_ms"][place],
-            floor=numbers["floor"][place],
+            min_exponent=numbers["min_exponent"][place],
             state=self._digest("state", round_),
             mean=self._digest("mean", round_),
             weights=self._digest("weights", round_),

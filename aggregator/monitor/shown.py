@@ -37,7 +37,7 @@ def shown_round(one: RoundSeen) -> Json:
         "state": one.state.hex(),
         "mean": one.mean.hex(),
         "weights": one.weights.hex(),
-        "floor": one.floor,
+        "min_exponent": one.min_exponent,
     }
 
 

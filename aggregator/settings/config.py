@@ -35,7 +35,7 @@ from manta_swarm.automl.data.names import SHARDS, task_of
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import fitted_name, space_named
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.settings import Settings, first_floor, thin, usual
+from manta_swarm.automl.training.settings import Settings, first_min_exponent, thin, usual
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_AGE, Exchange
 from manta_swarm.protocol.light import why_no_leases
@@ -91,7 +91,7 @@ class RunConfig(Section):
                 local_steps=settings.local_steps,
                 codec=settings.codec,
                 residual_percent=settings.residual_percent,
-                first_floor=first_floor(settings.codec),
+                first_min_exponent=first_min_exponent(settings.codec),
             ),
         )
 
@@ -292,7 +292,7 @@ class RunConfig(Section):
             target_batch=self.round.target_batch,
             max_claim_samples=self.round.max_claim_samples,
             weight_cap=self.round.weight_cap,
-            first_floor=self.exchange.first_floor,
+            first_min_exponent=self.exchange.first_min_exponent,
             first_open_ms=first_open_ms,
             min_open_ms=min_open_ms,
             max_open_ms=max_open_ms,

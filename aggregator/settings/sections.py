@@ -185,8 +185,11 @@ class ExchangeSection(Section):
         description="of what topk left out so far that is added to the next contribution; without meaning for the others",
     )
     max_rows: int = Field(default=64, ge=1, le=MAX_ROWS, description="contributions that a round takes at most")
-    first_floor: int = Field(
-        default=-32, ge=MIN_FLOOR, le=MAX_FLOOR, description="values below 2^first_floor are lost in the first rounds; it adapts by itself"
+    first_min_exponent: int = Field(
+        default=-32,
+        ge=MIN_FLOOR,
+        le=MAX_FLOOR,
+        description="values below 2^first_min_exponent are lost in the first rounds; it adapts by itself",
     )
 
     @field_validator("codec")

@@ -104,7 +104,7 @@ class Submission:
     contribution: Contribution
     claims: tuple[Claim, ...]
     body: bytes = field(repr=False)
-    floor: int  # of its base
+    min_exponent: int  # of its base
     left: tuple[bool | None, ...]  # by claim: whether the residual that it names was left to its key; None: not known
 
 
@@ -309,12 +309,12 @@ class Recomputation:
                 return
             whole = _mean_of(gave, [self._weight_of(submission.claims[place].microbatches) for place in self._giving])
         is_finite = whole is not None and bool(np.isfinite(whole).all())  # of what is not finite no body follows
-        if whole is None or not is_finite or encode(codec, covered(whole, self._coverage), submission.floor) != submission.body:
+        if whole is None or not is_finite or encode(codec, covered(whole, self._coverage), submission.min_exponent) != submission.body:
             self._find(self._founder, Judged(Outcome.VOID, "its body is not what follows from the vectors that its members gave"))
             return
         left = b""
         if codec_named(codec).is_sparse:
-            left = residual_digest(left_over(whole, parse(codec, submission.body, whole.size), submission.floor))
+            left = residual_digest(left_over(whole, parse(codec, submission.body, whole.size), submission.min_exponent))
         if left != submission.contribution.residual:
             self._find(self._founder, Judged(Outcome.VOID, "the residual that it leaves is not what its body leaves out"))
 

@@ -15,7 +15,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
 from manta_swarm.codec.outcome import outcome
 from manta_swarm.codec.residuals import covered, given, left_over
@@ -59,7 +59,7 @@ class Learnt:
 class Memory:
     """What one round's exchange leaves to the next one's."""
 
-    floor: int  # of exponents
+    min_exponent: int  # of exponents
     thresholds: tuple[Threshold, ...]
     residuals: tuple[Vector | None, ...]  # of each cohort; None: zeros
 
@@ -72,7 +72,7 @@ class LocalExchange:
         self._codec = codec_named(codec)
         self._percent = residual_percent
         self._num_values = num_values
-        self.memory = Memory(first_floor(codec), (), (None,) * num_cohorts)
+        self.memory = Memory(first_min_exponent(codec), (), (None,) * num_cohorts)
 
     @property
     def contribution_bytes(self) -> int:
@@ -87,7 +87,7 @@ class LocalExchange:
         Raises:
             OwnFault: as ``codec.scaling.check_denormals``.
         """
-        floor, residuals = self.memory.floor, list(self.memory.residuals)
+        min_exponent, residuals = self.memory.min_exponent, list(self.memory.residuals)
         table: list[Weighing] = []
         bodies: list[Body] = []
         masks: list[NDArray[np.bool_] | None] = []
@@ -95,23 +95,23 @@ class LocalExchange:
             whole = given(learnt.values, residuals[place], self._percent, learnt.mask)
             if not np.isfinite(whole).all():
                 continue
-            data = encode(self._codec.name, covered(whole, learnt.mask), floor)
+            data = encode(self._codec.name, covered(whole, learnt.mask), min_exponent)
             body = parse(self._codec.name, data, self._num_values)
             table.append(Weighing(0, learnt.role, learnt.samples))
             bodies.append(body)
             masks.append(learnt.mask)
             if self._codec.is_sparse:
-                residuals[place] = left_over(whole, body, floor)
+                residuals[place] = left_over(whole, body, min_exponent)
         if not table:
             return np.zeros(self._num_values, np.float32)
-        found = outcome(table, bodies, [floor] * len(table), self.memory.thresholds, floor, self._num_values, masks)
-        self.memory = Memory(found.floor, found.thresholds, tuple(residuals))
+        found = outcome(table, bodies, [min_exponent] * len(table), self.memory.thresholds, min_exponent, self._num_values, masks)
+        self.memory = Memory(found.min_exponent, found.thresholds, tuple(residuals))
         return found.mean
 
     def sorted(self) -> None:
         """The weights were reordered: no residual fits any more."""
         memory = self.memory
-        self.memory = Memory(memory.floor, memory.thresholds, (None,) * len(memory.residuals))
+        self.memory = Memory(memory.min_exponent, memory.thresholds, (None,) * len(memory.residuals))
 
 
 def save_memory(path: Path, memory: Memory) -> None:
@@ -124,7 +124,7 @@ def save_memory(path: Path, memory: Memory) -> None:
     thresholds = [[threshold.role, threshold.norm, threshold.samples] for threshold in memory.thresholds]
     metadata = {
         "format": _FORMAT,
-        "floor": str(memory.floor),
+        "min_exponent": str(memory.min_exponent),
         "thresholds": json.dumps(thresholds),
         "cohorts": str(len(memory.residuals)),
     }
@@ -145,9 +145,9 @@ def load_memory(path: Path, num_values: int) -> Memory:
             raise ValueError(f"it is not of the format {_FORMAT!r}")
         thresholds = tuple(Threshold(*each) for each in json.loads(metadata["thresholds"]))
         residuals = tuple(tensors.pop(f"residual{place}", None) for place in range(int(metadata["cohorts"])))
-        floor = int(metadata["floor"])
+        min_exponent = int(metadata["min_exponent"])
         if tensors or any(each is not None and (each.shape != (num_values,) or each.dtype != np.float32) for each in residuals):
             raise ValueError("its residuals are not float32 vectors of the supernet's length")
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} does not hold what an exchange has left: {error}; remove the folder to begin anew") from error
-    return Memory(floor, thresholds, residuals)
+    return Memory(min_exponent, thresholds, residuals)

@@ -53,8 +53,8 @@ def recipe_for(task: str, num_train: int, samples: int) -> Recipe:
     return Recipe(percent, percent, taught_percent=_TAUGHT_PERCENT if samples > _PASSES_TO_TEACH * num_train else 0)
 
 
-def first_floor(codec: str) -> int:
-    """Return the exponent floor that a run begins with: values up to 4 fit, whatever the codec. It adapts by itself."""
+def first_min_exponent(codec: str) -> int:
+    """Return the exponent min exponent that a run begins with: values up to 4 fit, whatever the codec. It adapts by itself."""
     return -17 - codec_named(codec).bits
 
 

@@ -82,10 +82,10 @@ def made_of(
 
 def _coded(codec: str, learnt: Learnt, given: Vector) -> tuple[Body, Blob, Vector | None]:
     """Return the body that ``given`` (N,) is coded as, its blob, and what coding left out (N,); None: the codec leaves nothing out."""
-    floor = learnt.work.base.floor
-    data = encode(codec, covered(given, learnt.coverage), floor)
+    min_exponent = learnt.work.base.min_exponent
+    data = encode(codec, covered(given, learnt.coverage), min_exponent)
     body = parse(codec, data, len(given))
-    left = left_over(given, body, floor) if codec_named(codec).is_sparse else None
+    left = left_over(given, body, min_exponent) if codec_named(codec).is_sparse else None
     return body, Blob.of(body_groups(codec, data, len(given))), left
 
 

@@ -40,10 +40,10 @@ class CatchingUp:
         """Fetch what leads to the newest commit, or a step towards it, check it, and make it the state; ``tasks`` has what goes on then."""
         machine, commits, board = self._progress.machine, self._progress.commits, self._context.board
         now_ms = self._context.clock.now_ms
-        target = self._states.next_stop(machine.path, machine.held, commits.floors)
+        target = self._states.next_stop(machine.path, machine.held, commits.min_exponents)
         started_ms = now_ms()
         try:
-            mean = await unless(self._progress.leaving, self._states.reach(target, machine.held, commits.floors))
+            mean = await unless(self._progress.leaving, self._states.reach(target, machine.held, commits.min_exponents))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             if target is not machine.missing:

@@ -81,7 +81,7 @@ class Checker:
         self.outcomes: Counter[str] = Counter()  # of checks: "right", "wrong", or why there was none
 
     def committed(self, entry: Round) -> None:
-        """Remember a round: later bodies may be on its floor."""
+        """Remember a round: later bodies may be on its min exponent."""
         self._entries[entry.round] = entry
         self._entries = {round_: each for round_, each in self._entries.items() if round_ > entry.round - MAX_AGE - 2}
 

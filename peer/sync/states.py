@@ -41,7 +41,9 @@ class Way:
     num_bytes: int
 
 
-def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_floors: bool) -> list[Way]:
+def ways(
+    target: Standing, held: Standing | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_min_exponents: bool
+) -> list[Way]:
     """Return the ways to ``target`` from what is held, that of the fewest bytes first.
 
     Args:
@@ -50,19 +52,22 @@ def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Ma
         bodies_here: how many bodies of the target's table are here, this peer's own and those that others told of.
         manifest: of the run.
         num_weights: N.
-        knows_floors: whether the exponent floor of the commit before is known here, which bodies need; older ones need those before it.
+        knows_min_exponents: whether the exponent min exponent of the commit before is known here, which bodies need; older ones need those
+            before it.
     """
     found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer, manifest.exchange.local_steps)))]
     if target.entry is not None and held is not None and held.round + 1 == target.round:
         found.append(Way("mean", sum(vector_group_sizes(num_weights))))
-        if knows_floors:
+        if knows_min_exponents:
             count = target.entry.contributions
             body = body_num_bytes(manifest.exchange.codec, num_weights)
             found.append(Way("bodies", max(count - bodies_here, 0) * body + count * _WEIGHED_BYTES))
     return sorted(found, key=lambda way: way.num_bytes)
 
 
-def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifest, num_weights: int, floors: Container[int]) -> Standing:
+def next_stop(
+    path: Sequence[Standing], held: Standing | None, manifest: Manifest, num_weights: int, min_exponents: Container[int]
+) -> Standing:
     """Return the commit to reach next: the newest one, or the next one where going on round by round takes fewer bytes than its state.
 
     So a newcomer whose line is so slow that rounds go by while it fetches the state fetches that once.
@@ -72,13 +77,15 @@ def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifes
         held: where the state stands that is held.
         manifest: of the run.
         num_weights: N.
-        floors: the rounds whose exponent floors are known.
+        min exponents: the rounds whose exponent min exponents are known.
     """
     newest = path[-1]
     if held is None or [each.round for each in path] != list(range(held.round + 1, newest.round + 1)):
         return newest
     befores = (held, *path[:-1])
-    steps = [ways(each, before, 0, manifest, num_weights, before.round in floors) for each, before in zip(path, befores, strict=True)]
+    steps = [
+        ways(each, before, 0, manifest, num_weights, before.round in min_exponents) for each, before in zip(path, befores, strict=True)
+    ]
     num_bytes = sum(min(way.num_bytes for way in step if way.name != "state") for step in steps)
     state = next(way for way in steps[-1] if way.name == "state")
     return path[0] if num_bytes < state.num_bytes else newest
@@ -116,18 +123,18 @@ class States:
         while len(self._own_bodies) > 2:
             del self._own_bodies[next(iter(self._own_bodies))]
 
-    def next_stop(self, path: Sequence[Standing], held: Standing | None, floors: Container[int]) -> Standing:
+    def next_stop(self, path: Sequence[Standing], held: Standing | None, min_exponents: Container[int]) -> Standing:
         """Return the commit of ``path`` to reach next; see the function of this name."""
-        stop = next_stop(path, held, self._manifest, self._num_weights, floors)
+        stop = next_stop(path, held, self._manifest, self._num_weights, min_exponents)
         return path[-1] if stop.round <= self._no_way_to else stop
 
-    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> Blob | None:
+    async def reach(self, target: Standing, held: Standing | None, min_exponents: Mapping[int, int]) -> Blob | None:
         """Make the state of the commit ``target`` the state, checked against its digest.
 
         Args:
             target: a commit of the log.
             held: where the state that is held stands.
-            floors: exponent floors of the newest commits, by round.
+            min exponents: exponent min exponents of the newest commits, by round.
 
         Returns:
             The mean, where that is the way that led there: it may be checked.
@@ -137,13 +144,13 @@ class States:
         """
         # The own one is most likely in the table, and if not, it is asked for.
         bodies_here = max(bool(self._own_bodies), self._distribution.num_bodies(target.round))
-        knows_floors = target.round - 1 in floors
+        knows_min_exponents = target.round - 1 in min_exponents
         problems = []
         try:
             async with asyncio.timeout(timeouts.FETCH_S):
-                for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_floors):
+                for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_min_exponents):
                     try:
-                        state, mean = await self._by(way, target, held, floors)
+                        state, mean = await self._by(way, target, held, min_exponents)
                     except MantaError as error:
                         logger.info("no way by %s round=%d reason=%s", way.name, target.round, error)
                         problems.append(f"by {way.name}: {error}")
@@ -213,7 +220,7 @@ class States:
         if state.round == self._plan.teacher_round:
             self._teacher = (self._blob_store.pin(blob), state.parameters)
 
-    async def _by(self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> tuple[State, Blob | None]:
+    async def _by(self, way: Way, target: Standing, held: Standing | None, min_exponents: Mapping[int, int]) -> tuple[State, Blob | None]:
         if way.name == "state":
             blob = await self._state(target.state)
             return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights), None
@@ -223,10 +230,10 @@ class States:
             blob = await self._distribution.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
             return await self._compute.run(self._after, self.held, blob), blob
         weighed = await self._distribution.weighed(target.entry)
-        if any(one.round - 1 not in floors for one in weighed):
+        if any(one.round - 1 not in min_exponents for one in weighed):
             raise Unreachable("contributions on bases from before this peer came")
         bodies = await together(*(self._body(one.body) for one in weighed), at_once=_BODIES_AT_ONCE)
-        return await self._compute.run(self._after_bodies, self.held, weighed, bodies, floors), None
+        return await self._compute.run(self._after_bodies, self.held, weighed, bodies, min_exponents), None
 
     async def _body(self, root: bytes) -> Body:
         own = self._own_bodies.get(root)
@@ -245,12 +252,12 @@ class States:
         state: State,
         weighed: Sequence[Weighed],
         bodies: Sequence[Body],
-        floors: Mapping[int, int],
+        min_exponents: Mapping[int, int],
     ) -> State:
         weights, clipped = [one.weight for one in weighed], [one.clipped for one in weighed]
         try:
             masks = [self._training_spec.coverage(one.round, one.cohort) for one in weighed]
-            mean = mean_of(weights, clipped, bodies, [floors[one.round - 1] for one in weighed], self._num_weights, masks)
+            mean = mean_of(weights, clipped, bodies, [min_exponents[one.round - 1] for one in weighed], self._num_weights, masks)
         except (KeyError, ValueError) as error:
             raise EncodingError(f"weights that no log may have in a table: {error}") from error
         return next_state(state, torch.from_numpy(mean), self._plan)

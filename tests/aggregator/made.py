@@ -79,7 +79,7 @@ def codec_of(ledger: Ledger) -> str:
 def _coded(ledger: Ledger, values: NDArray[np.float32], round: int) -> tuple[bytes, bytes]:
     """Return the body of values that were learnt for a round, and its root."""
     codec = codec_of(ledger)
-    body = encode(codec, values, ledger.floor_at(round - 1))
+    body = encode(codec, values, ledger.min_exponent_at(round - 1))
     return body, Blob.of(body_groups(codec, body, values.size)).root
 
 

@@ -86,7 +86,7 @@ def said_of(after: Next) -> dict[str, Any]:
         "mean": after.mean.root,
         "state": after.blob.root,
         "thresholds": found.thresholds,
-        "floor": found.floor,
+        "min_exponent": found.min_exponent,
     }
 
 

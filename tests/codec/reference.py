@@ -15,7 +15,7 @@ DENSE = ("int16", "int8")
 SPARSE = ("topk-512-4", "topk-512-3", "topk-256-4", "topk-64-2", "topk-2048-8", "topk-1-2")
 Chunk = tuple[int, list[int]]  # exponent and integers
 
-FLOORS = st.one_of(st.integers(-200, 94), st.integers(-150, -100), st.integers(-20, 20))
+MIN_EXPONENTS = st.one_of(st.integers(-200, 94), st.integers(-150, -100), st.integers(-20, 20))
 DENSE_CODECS = st.sampled_from(DENSE)
 SPARSE_CODECS = st.one_of(
     st.sampled_from(SPARSE), st.builds("topk-{}-{}".format, st.one_of(st.integers(1, 2048), st.integers(600, 2048)), st.integers(2, 8))
@@ -56,22 +56,22 @@ def float32(value: Fraction) -> np.float32:
     return np.float32(math.copysign(float(round(value / unit) * unit), value))
 
 
-def coded_chunk(codec: str, values: Sequence[Fraction], floor: int) -> Chunk:
+def coded_chunk(codec: str, values: Sequence[Fraction], min_exponent: int) -> Chunk:
     limit = limit_of(codec)
     ranks = {size: rank for rank, size in enumerate(sorted({abs(value) for value in set(values)}, reverse=True))}
     rank_of = {value: ranks[abs(value)] for value in set(values)}
     largest_first = sorted((rank_of[value], place) for place, value in enumerate(values))
     kept = {place for _, place in largest_first[: kept_of(codec, len(values))]}
     for exponent in range(window_of(codec)):
-        rounded = {value: round(value / two_to(floor + exponent)) for value in set(values)}
+        rounded = {value: round(value / two_to(min_exponent + exponent)) for value in set(values)}
         if all(abs(integer) <= limit for integer in rounded.values()):
             break
     return exponent, [max(-limit, min(limit, rounded[value])) if place in kept else 0 for place, value in enumerate(values)]
 
 
-def coded(codec: str, values: Iterable[float], floor: int) -> list[Chunk]:
+def coded(codec: str, values: Iterable[float], min_exponent: int) -> list[Chunk]:
     fractions = [Fraction(float(value)) for value in values]
-    return [coded_chunk(codec, fractions[first : first + 4096], floor) for first in range(0, len(fractions), 4096)]
+    return [coded_chunk(codec, fractions[first : first + 4096], min_exponent) for first in range(0, len(fractions), 4096)]
 
 
 def packed(bits: str) -> bytes:
@@ -122,8 +122,8 @@ def body_bytes(codec: str, chunks: Iterable[Chunk]) -> bytes:
     return b"".join(chunk_bytes(codec, chunk) for chunk in chunks)
 
 
-def decoded(chunks: Iterable[Chunk], floor: int) -> list[Fraction]:
-    return [integer * two_to(floor + exponent) for exponent, integers in chunks for integer in integers]
+def decoded(chunks: Iterable[Chunk], min_exponent: int) -> list[Fraction]:
+    return [integer * two_to(min_exponent + exponent) for exponent, integers in chunks for integer in integers]
 
 
 def thinned(codec: str, integers: Sequence[int]) -> list[int]:
@@ -135,13 +135,13 @@ def thinned(codec: str, integers: Sequence[int]) -> list[int]:
     return found
 
 
-def mean(rows: Sequence[tuple[list[Chunk], int, int]], total_weight: int, floor: int) -> list[np.float32]:
-    """The mean of (chunks, shift, weight); its sums are in units of 2^floor."""
-    return masked_mean([(*row, None) for row in rows], [total_weight] * sum(len(integers) for _, integers in rows[0][0]), floor)
+def mean(rows: Sequence[tuple[list[Chunk], int, int]], total_weight: int, min_exponent: int) -> list[np.float32]:
+    """The mean of (chunks, shift, weight); its sums are in units of 2^min_exponent."""
+    return masked_mean([(*row, None) for row in rows], [total_weight] * sum(len(integers) for _, integers in rows[0][0]), min_exponent)
 
 
 def masked_mean(
-    rows: Sequence[tuple[list[Chunk], int, int, Sequence[bool] | None]], total_weights: Sequence[int], floor: int
+    rows: Sequence[tuple[list[Chunk], int, int, Sequence[bool] | None]], total_weights: Sequence[int], min_exponent: int
 ) -> list[np.float32]:
     """The mean of (chunks, shift, weight, whether the row has a say in each value); a value in which none has is 0."""
     scaled = []
@@ -151,4 +151,4 @@ def masked_mean(
     sums = [sum(column) for column in zip(*scaled, strict=True)]
     assert all(Fraction(value).denominator == 1 for value in sums)
     quotients = [float(value) / float(total) if total else 0.0 for value, total in zip(sums, total_weights, strict=True)]
-    return [float32(Fraction(math.ldexp(quotient, floor))) for quotient in quotients]
+    return [float32(Fraction(math.ldexp(quotient, min_exponent))) for quotient in quotients]

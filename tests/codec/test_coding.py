@@ -28,7 +28,7 @@ def vector(*values: float) -> Floats:
 
 
 @st.composite
-def near_borders(draw: st.DrawFn, codec: str, floor: int) -> Floats:
+def near_borders(draw: st.DrawFn, codec: str, min_exponent: int) -> Floats:
     """Whole and half multiples of one power of two, most of them near where the exponent or the integer changes."""
     limit = reference.limit_of(codec)
     halves = st.one_of(
@@ -37,38 +37,38 @@ def near_borders(draw: st.DrawFn, codec: str, floor: int) -> Floats:
         st.integers(2 * limit - 3, 2 * limit + 4),
         st.integers(limit - 3, limit + 4),
     )
-    unit = floor - 1 + draw(st.integers(-2, reference.window_of(codec)))
+    unit = min_exponent - 1 + draw(st.integers(-2, reference.window_of(codec)))
     scaled = [half * reference.two_to(unit) for half in draw(st.lists(halves, max_size=12))]
     return vector(*(float(reference.float32(value)) for value in scaled if abs(value) < reference.two_to(128)))
 
 
-def long_vector(seed: int, count: int, floor: int) -> Floats:
+def long_vector(seed: int, count: int, min_exponent: int) -> Floats:
     """Few different values a chunk, so that fractions stay fast; chunks are of sizes all over the window and beyond."""
     rng = random.Random(seed)
     chunks = []
     for first in range(0, count, CHUNK):
-        top = floor + rng.randrange(-3, 38)
+        top = min_exponent + rng.randrange(-3, 38)
         palette = [rng.uniform(-1.0, 1.0) * 2.0 ** (top - rng.randrange(12)) for _ in range(5)] + [0.0, -0.0]
         chunks.append(rng.choices(palette, k=min(CHUNK, count - first)))
     return vector(*(value for chunk in chunks for value in chunk))
 
 
-@given(VECTORS, reference.CODECS, reference.FLOORS)
-def test_any_vector_is_coded_as_fractions_say(values: Floats, codec: str, floor: int) -> None:
-    assert encode(codec, values, floor) == reference.body_bytes(codec, reference.coded(codec, values, floor))
+@given(VECTORS, reference.CODECS, reference.MIN_EXPONENTS)
+def test_any_vector_is_coded_as_fractions_say(values: Floats, codec: str, min_exponent: int) -> None:
+    assert encode(codec, values, min_exponent) == reference.body_bytes(codec, reference.coded(codec, values, min_exponent))
 
 
-@given(st.data(), reference.CODECS, reference.FLOORS)
-def test_values_at_the_borders_of_rounding_are_coded_as_fractions_say(data: st.DataObject, codec: str, floor: int) -> None:
-    values = data.draw(near_borders(codec, floor))
-    assert encode(codec, values, floor) == reference.body_bytes(codec, reference.coded(codec, values, floor))
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS)
+def test_values_at_the_borders_of_rounding_are_coded_as_fractions_say(data: st.DataObject, codec: str, min_exponent: int) -> None:
+    values = data.draw(near_borders(codec, min_exponent))
+    assert encode(codec, values, min_exponent) == reference.body_bytes(codec, reference.coded(codec, values, min_exponent))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(("count", "floor"), [(CHUNK - 1, -20), (CHUNK, -149), (2 * CHUNK + 7, -20)])
-def test_each_chunk_is_coded_by_itself(codec: str, count: int, floor: int) -> None:
-    values = long_vector(count, count, floor)
-    assert encode(codec, values, floor) == reference.body_bytes(codec, reference.coded(codec, values, floor))
+@pytest.mark.parametrize(("count", "min_exponent"), [(CHUNK - 1, -20), (CHUNK, -149), (2 * CHUNK + 7, -20)])
+def test_each_chunk_is_coded_by_itself(codec: str, count: int, min_exponent: int) -> None:
+    values = long_vector(count, count, min_exponent)
+    assert encode(codec, values, min_exponent) == reference.body_bytes(codec, reference.coded(codec, values, min_exponent))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -86,11 +86,11 @@ def test_a_vector_of_several_groups_is_its_groups_one_after_the_other(codec: str
     assert [block.start for block in whole.blocks()] == [0, GROUP, 2 * GROUP, 2 * GROUP + CHUNK]
 
 
-@given(st.data(), reference.CODECS, reference.FLOORS)
-def test_a_body_is_what_fractions_say(data: st.DataObject, codec: str, floor: int) -> None:
-    values = data.draw(st.one_of(VECTORS, near_borders(codec, floor)))
-    chunks = reference.coded(codec, values, floor)
-    body = parse(codec, encode(codec, values, floor), values.size)
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS)
+def test_a_body_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int) -> None:
+    values = data.draw(st.one_of(VECTORS, near_borders(codec, min_exponent)))
+    chunks = reference.coded(codec, values, min_exponent)
+    body = parse(codec, encode(codec, values, min_exponent), values.size)
     assert body.exponents.tolist() == [exponent for exponent, _ in chunks]
     assert body.max_exponent == max((exponent for exponent, _ in chunks), default=0)
     found = np.zeros(values.size, np.int64)
@@ -98,8 +98,8 @@ def test_a_body_is_what_fractions_say(data: st.DataObject, codec: str, floor: in
         found[block.places] = block.integers.reshape(-1)
     assert found.tolist() == [q for _, coded in chunks for q in coded]
     assert body.norm_square == sum(value * value for value in reference.decoded(chunks, 0))
-    expected = [reference.float32(value) for value in reference.decoded(chunks, floor)]
-    assert body.values(floor).tobytes() == np.array(expected, np.float32).tobytes()
+    expected = [reference.float32(value) for value in reference.decoded(chunks, min_exponent)]
+    assert body.values(min_exponent).tobytes() == np.array(expected, np.float32).tobytes()
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -113,11 +113,11 @@ def test_the_largest_body_has_an_exact_norm(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_a_body_decodes_to_is_coded_to_the_same_body(codec: str) -> None:
-    for floor in (-149, -30, MAX_FLOOR):
-        data = encode(codec, long_vector(floor, 3 * CHUNK + 9, min(floor, 80)), floor)
-        again = parse(codec, data, 3 * CHUNK + 9).values(floor)
+    for min_exponent in (-149, -30, MAX_FLOOR):
+        data = encode(codec, long_vector(min_exponent, 3 * CHUNK + 9, min(min_exponent, 80)), min_exponent)
+        again = parse(codec, data, 3 * CHUNK + 9).values(min_exponent)
         assert again.dtype == np.float32
-        assert encode(codec, again, floor) == data
+        assert encode(codec, again, min_exponent) == data
 
 
 @given(st.data(), reference.DENSE_CODECS)
@@ -225,7 +225,7 @@ def test_a_chunk_that_saturates_keeps_its_smaller_values_and_leaves_other_chunks
     assert body.values(0)[[0, 1, 2, 3, CHUNK]].tolist() == [32767 * 2.0**19, -32767 * 2.0**19, 3 * 2.0**19, 0.0, 5.0]
 
 
-def test_denormals_are_coded_exactly_where_the_floor_is_low_enough() -> None:
+def test_denormals_are_coded_exactly_where_the_min_exponent_is_low_enough() -> None:
     values = vector(2.0**-149, -3 * 2.0**-149, 2.0**-137)
     assert parse("int16", encode("int16", values, -149), 3).values(-149).tobytes() == values.tobytes()
     assert parse("int16", encode("int16", values, -151), 3).norm_square == sum((Fraction(float(v)) * 2**151) ** 2 for v in values)
@@ -243,15 +243,15 @@ def test_a_vector_that_is_not_finite_is_not_coded(codec: str, value: float, plac
         encode(codec, values, 0)
 
 
-def test_what_is_no_float32_vector_or_no_floor_is_not_coded() -> None:
+def test_what_is_no_float32_vector_or_no_min_exponent_is_not_coded() -> None:
     for values in (np.zeros(3), np.zeros((1, 3), np.float32), np.zeros(3, ">f4")):
         with pytest.raises(ValueError, match="float32 vector"):
             encode("int16", values, 0)
-    for floor in (MIN_FLOOR - 1, MAX_FLOOR + 1):
-        with pytest.raises(ValueError, match="floor"):
-            encode("int16", vector(1.0), floor)
-        with pytest.raises(ValueError, match="floor"):
-            parse("int16", chunked(0, 1), 1).values(floor)
+    for min_exponent in (MIN_FLOOR - 1, MAX_FLOOR + 1):
+        with pytest.raises(ValueError, match="min_exponent"):
+            encode("int16", vector(1.0), min_exponent)
+        with pytest.raises(ValueError, match="min_exponent"):
+            parse("int16", chunked(0, 1), 1).values(min_exponent)
 
 
 def test_a_vector_need_not_lie_in_one_piece() -> None:

@@ -12,13 +12,13 @@ from manta_swarm.protocol.exchange import CHUNK, GROUP_VALUES, codec_named
 from tests.codec import reference
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-CODEC, FLOOR = "topk-512-4", -5
+CODEC, MIN_EXPONENT = "topk-512-4", -5
 
 
 def example(second: float, elsewhere: float) -> tuple[np.ndarray, bytes]:
     values = np.full(16, elsewhere, np.float32)
     values[[3, 11]] = -0.875, second
-    return values, encode(CODEC, values, FLOOR)
+    return values, encode(CODEC, values, MIN_EXPONENT)
 
 
 def numbers(values: Iterable[float]) -> str:
@@ -38,7 +38,7 @@ def rows() -> list[tuple[str, str]]:
     positions, integers = fields(data)
     low, high = reference.sparse_fields(16, [3, 11])
     codes = " ".join(reference.number(code, 4) for code in (-7 + 7, 6 + 7))
-    decoded, left = body.values(FLOOR), left_over(values, body, FLOOR)
+    decoded, left = body.values(MIN_EXPONENT), left_over(values, body, MIN_EXPONENT)
     _, hollow = example(0.05, 0.0)
     return [
         ("a chunk of 16 values: -0.875 at 3, 0.78 at 11, 0.1 elsewhere", f"`{data.hex()}`"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
-from manta_swarm.codec.mean import Sum, group_mean, next_floor, total_weights
+from manta_swarm.codec.mean import Sum, group_mean, next_min_exponent, total_weights
 from manta_swarm.protocol.errors import OwnFault
 from manta_swarm.protocol.exchange import CHUNK, DRIFT, GROUP_VALUES, MAX_FLOOR, MIN_FLOOR, SUM_BITS, sum_bits
 from manta_swarm.protocol.table import clipped_weight, weighted_median
@@ -40,17 +40,17 @@ def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
     return [(draw(st.integers(0, reference.window_of(codec) - 1)) if is_large else 0, integers)]
 
 
-@given(st.data(), reference.CODECS, reference.FLOORS.map(lambda floor: min(floor, MAX_FLOOR - DRIFT)), ROWS)
-def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, floor: int, rows: list[tuple[int, int]]) -> None:
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, MAX_FLOOR - DRIFT)), ROWS)
+def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     drawn = [(data.draw(chunks_of(codec, count)), shift, weight) for shift, weight in rows]
     total_weight = max(1, sum(weight for _, weight in rows)) + data.draw(st.integers(0, 1000))  # some were clipped
-    sums = Sum(count, floor)
+    sums = Sum(count, min_exponent)
     for chunks, shift, weight in drawn:
         sums.add(body_of(codec, chunks), shift, weight)
     found = sums.mean(total_weight)
     assert found.dtype == np.float32
-    assert found.tobytes() == np.array(reference.mean(drawn, total_weight, floor), np.float32).tobytes()
+    assert found.tobytes() == np.array(reference.mean(drawn, total_weight, min_exponent), np.float32).tobytes()
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -89,31 +89,31 @@ def masks_of(draw: st.DrawFn, count: int, rows: int) -> list[np.ndarray | None]:
     return draw(st.lists(st.sampled_from(made), min_size=rows, max_size=rows))
 
 
-@given(st.data(), reference.CODECS, reference.FLOORS.map(lambda floor: min(floor, MAX_FLOOR - DRIFT)), ROWS)
-def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, floor: int, rows: list[tuple[int, int]]) -> None:
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, MAX_FLOOR - DRIFT)), ROWS)
+def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     masks = data.draw(masks_of(count, len(rows)))
     whole = [max(1, weight + data.draw(st.integers(0, 1000))) for _, weight in rows]  # before they were clipped
-    sums, drawn = Sum(count, floor), []
+    sums, drawn = Sum(count, min_exponent), []
     for (shift, weight), mask in zip(rows, masks, strict=True):
         chunks = data.draw(chunks_of(codec, count))
         drawn.append((chunks, shift, weight, None if mask is None else mask.tolist()))
         sums.add(body_of(codec, chunks), shift, weight, mask)
     totals = [sum(weight for weight, mask in zip(whole, masks, strict=True) if mask is None or mask[place]) for place in range(count)]
     found = sums.mean(total_weights(whole, masks, count))
-    assert found.tobytes() == np.array(reference.masked_mean(drawn, totals, floor), np.float32).tobytes()
+    assert found.tobytes() == np.array(reference.masked_mean(drawn, totals, min_exponent), np.float32).tobytes()
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_masks_of_several_chunks_and_groups_hide_what_is_outside_of_them(codec: str) -> None:
-    count, floor = GROUP_VALUES + CHUNK + 9, -12
+    count, min_exponent = GROUP_VALUES + CHUNK + 9, -12
     masks = [np.arange(count) % 3 != 1, np.arange(count) < GROUP_VALUES, None]
     bodies = [random_body(codec, seed, count) for seed in range(3)]
-    sums, expected, totals = Sum(count, floor), np.zeros(count), np.zeros(count)
+    sums, expected, totals = Sum(count, min_exponent), np.zeros(count), np.zeros(count)
     for body, mask, weight in zip(bodies, masks, (3, 5, 7), strict=True):
         sums.add(body, 2, weight, mask)
         covers = np.ones(count) if mask is None else mask
-        expected += weight * covers * body.values(floor + 2)  # exact in float64: few bits, few rows
+        expected += weight * covers * body.values(min_exponent + 2)  # exact in float64: few bits, few rows
         totals += weight * covers
     found = sums.mean(total_weights((3, 5, 7), masks, count))
     assert found.tobytes() == (expected / totals).astype(np.float32).tobytes()
@@ -156,28 +156,30 @@ def test_masks_and_totals_that_do_not_fit_are_refused() -> None:
 def test_a_group_of_a_mean_is_that_of_the_groups_of_its_bodies(codec: str, is_masked: bool) -> None:
     count = 2 * GROUP_VALUES + CHUNK + 300
     rng = np.random.default_rng(2)
-    floors, counted, whole = (-9, -11, -10, -12), (60_000, 17, 3, 65_535), (60_000, 90, 3, 65_535)
+    min_exponents, counted, whole = (-9, -11, -10, -12), (60_000, 17, 3, 65_535), (60_000, 90, 3, 65_535)
     vectors = [(rng.standard_normal(count) * 3**row).astype(np.float32) for row in range(4)]
-    data = [encode(codec, vector, floor) for vector, floor in zip(vectors, floors, strict=True)]
+    data = [encode(codec, vector, min_exponent) for vector, min_exponent in zip(vectors, min_exponents, strict=True)]
     masks = [rng.random(count) < part for part in (0.3, 0.9, 0.0)] + [None] if is_masked else None
-    total = Sum(count, min(floors) - 1)  # the floor of the round's own base may be less than any
+    total = Sum(count, min(min_exponents) - 1)  # the min exponent of the round's own base may be less than any
     for row in range(4):
-        total.add(parse(codec, data[row], count), floors[row] - min(floors) + 1, counted[row], None if masks is None else masks[row])
+        total.add(
+            parse(codec, data[row], count), min_exponents[row] - min(min_exponents) + 1, counted[row], None if masks is None else masks[row]
+        )
     mean = total.mean(total_weights(whole, masks, count))
     for group, start in enumerate(range(0, count, GROUP_VALUES)):
         length = min(GROUP_VALUES, count - start)
         bodies = [parse(codec, body_groups(codec, each, count)[group], length) for each in data]
         cut = None if masks is None else [None if mask is None else mask[start : start + length] for mask in masks]
-        found = group_mean(bodies, counted, floors, cut, total_weights(whole, cut, length))
+        found = group_mean(bodies, counted, min_exponents, cut, total_weights(whole, cut, length))
         assert found.tobytes() == mean[start : start + length].tobytes()
 
 
 def test_a_mean_of_one_body_is_what_it_decodes_to() -> None:
     body = random_body("int16", 1, CHUNK + 5)
-    for floor, weight in ((-10, 1), (MIN_FLOOR, 3), (MAX_FLOOR, 65535), (-150, 7)):
-        sums = Sum(body.count, floor)
+    for min_exponent, weight in ((-10, 1), (MIN_FLOOR, 3), (MAX_FLOOR, 65535), (-150, 7)):
+        sums = Sum(body.count, min_exponent)
         sums.add(body, 0, weight)
-        assert sums.mean(weight).tobytes() == body.values(floor).tobytes()
+        assert sums.mean(weight).tobytes() == body.values(min_exponent).tobytes()
 
 
 @pytest.mark.parametrize(("codec", "rows"), [("int16", 256), ("int8", 1024), ("topk-2048-8", 256), ("topk-2048-4", 1024)])
@@ -222,13 +224,13 @@ def test_a_row_of_no_weight_adds_nothing() -> None:
     assert sums.mean(5).tolist() == [0.0, 0.0]
 
 
-def test_a_weight_or_a_floor_out_of_range_gives_no_mean() -> None:
+def test_a_weight_or_a_min_exponent_out_of_range_gives_no_mean() -> None:
     for total_weight in (0, -1, 2**53):
         with pytest.raises(ValueError, match="weight"):
             Sum(1, 0).mean(total_weight)
-    for floor in (MIN_FLOOR - 1, MAX_FLOOR + 1):
-        with pytest.raises(ValueError, match="floor"):
-            Sum(1, floor).mean(1)
+    for min_exponent in (MIN_FLOOR - 1, MAX_FLOOR + 1):
+        with pytest.raises(ValueError, match="min_exponent"):
+            Sum(1, min_exponent).mean(1)
 
 
 def test_a_sum_goes_on_after_its_mean() -> None:
@@ -266,36 +268,36 @@ def test_a_weighted_median_is_the_lower_median_with_each_value_repeated(pairs: l
     st.integers(-30, 30),
     st.sampled_from([(20, 12), (24, 16)]),
 )
-def test_a_floor_moves_by_one_step_towards_one_that_leaves_seven_exponents_above_the_median(
-    pairs: list[tuple[int, int]], floor: int, window_and_below: tuple[int, int]
+def test_a_min_exponent_moves_by_one_step_towards_one_that_leaves_seven_exponents_above_the_median(
+    pairs: list[tuple[int, int]], min_exponent: int, window_and_below: tuple[int, int]
 ) -> None:
     window, below = window_and_below
     repeated = sorted(value for value, weight in pairs for _ in range(weight))
     wanted = repeated[(len(repeated) - 1) // 2] - below
-    found = next_floor([value for value, _ in pairs], [weight for _, weight in pairs], floor, window)
-    assert abs(found - floor) <= 1
-    assert abs(wanted - found) == max(0, abs(wanted - floor) - 1)
+    found = next_min_exponent([value for value, _ in pairs], [weight for _, weight in pairs], min_exponent, window)
+    assert abs(found - min_exponent) <= 1
+    assert abs(wanted - found) == max(0, abs(wanted - min_exponent) - 1)
 
 
-def test_a_floor_stays_where_floats_are() -> None:
-    assert next_floor([MIN_FLOOR], [1], MIN_FLOOR, 20) == MIN_FLOOR
-    assert next_floor([MAX_FLOOR + 19], [1], MAX_FLOOR, 20) == MAX_FLOOR
+def test_a_min_exponent_stays_where_floats_are() -> None:
+    assert next_min_exponent([MIN_FLOOR], [1], MIN_FLOOR, 20) == MIN_FLOOR
+    assert next_min_exponent([MAX_FLOOR + 19], [1], MAX_FLOOR, 20) == MAX_FLOOR
 
 
-def test_a_floor_needs_rows_and_a_weight_for_each() -> None:
+def test_a_min_exponent_needs_rows_and_a_weight_for_each() -> None:
     with pytest.raises(ValueError, match="no values"):
-        next_floor([], [], 0, 20)
+        next_min_exponent([], [], 0, 20)
     with pytest.raises(ValueError, match="shorter"):
-        next_floor([1, 2], [1], 0, 20)
+        next_min_exponent([1, 2], [1], 0, 20)
 
 
 @pytest.mark.parametrize(("codec", "usual"), [("int16", 12), ("topk-256-4", 16)])
-def test_a_floor_follows_vectors_that_grow_or_shrink_until_their_largest_exponent_is_the_usual_one(codec: str, usual: int) -> None:
+def test_a_min_exponent_follows_vectors_that_grow_or_shrink_until_their_largest_exponent_is_the_usual_one(codec: str, usual: int) -> None:
     rng = random.Random(4)
     values = np.array([rng.gauss(0.0, 1.0) for _ in range(CHUNK)], np.float32)
     for start in (-40, 20):
-        floor = start
+        min_exponent = start
         for _ in range(60):
-            body = parse(codec, encode(codec, values, floor), CHUNK)
-            floor = next_floor([floor + body.max_exponent], [1], floor, body.codec.window)
-        assert parse(codec, encode(codec, values, floor), CHUNK).max_exponent == usual
+            body = parse(codec, encode(codec, values, min_exponent), CHUNK)
+            min_exponent = next_min_exponent([min_exponent + body.max_exponent], [1], min_exponent, body.codec.window)
+        assert parse(codec, encode(codec, values, min_exponent), CHUNK).max_exponent == usual

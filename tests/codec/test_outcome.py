@@ -21,15 +21,15 @@ from tests.codec import reference
 from tests.codec.reference import two_to
 
 Floats = np.ndarray
-FLOOR = -30
+MIN_EXPONENT = -30
 
 
 @dataclass(frozen=True)
 class Given:
-    """One contribution as a test makes it: ``chunks`` on ``floor``, its base's."""
+    """One contribution as a test makes it: ``chunks`` on ``min_exponent``, its base's."""
 
     chunks: list[reference.Chunk]
-    floor: int
+    min_exponent: int
     samples: int = 16
     age: int = 0
     role: int = 0
@@ -37,7 +37,7 @@ class Given:
 
     @property
     def values(self) -> list[Fraction]:
-        return reference.decoded(self.chunks, self.floor)
+        return reference.decoded(self.chunks, self.min_exponent)
 
     @property
     def norm_square(self) -> Fraction:
@@ -45,7 +45,7 @@ class Given:
 
     @property
     def top(self) -> int:
-        return self.floor + max(exponent for exponent, _ in self.chunks)
+        return self.min_exponent + max(exponent for exponent, _ in self.chunks)
 
 
 def clipped_in(result: Outcome) -> list[int]:
@@ -57,13 +57,19 @@ def row_of(samples: int, age: int = 0, role: int = 0) -> Weighing:
     return Weighing(age, role, samples)
 
 
-def found(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold] = (), floor: int = FLOOR) -> Outcome:
+def found(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold] = (), min_exponent: int = MIN_EXPONENT) -> Outcome:
     rows = [row_of(one.samples, one.age, one.role) for one in table]
     count = sum(len(integers) for _, integers in table[0].chunks)
     bodies = [parse(codec, reference.body_bytes(codec, one.chunks), count) for one in table]
     masks = [None if one.mask is None else np.array(one.mask, np.bool_) for one in table]
     return outcome(
-        rows, bodies, [one.floor for one in table], thresholds, floor, count, masks if any(one.mask is not None for one in table) else None
+        rows,
+        bodies,
+        [one.min_exponent for one in table],
+        thresholds,
+        min_exponent,
+        count,
+        masks if any(one.mask is not None for one in table) else None,
     )
 
 
@@ -84,50 +90,50 @@ def expected_weights(table: Sequence[Given]) -> list[int]:
     return [max(1, math.floor(one * 65535 / max(kept))) for one in kept]
 
 
-def expected_clipped(one: Given, weight: int, threshold: Threshold | None, floor: int) -> int:
+def expected_clipped(one: Given, weight: int, threshold: Threshold | None, min_exponent: int) -> int:
     if threshold is None or threshold.norm == 0:
         return weight
     few = max(Fraction(1), Fraction(threshold.samples, one.samples))
-    limit_square = math.floor((4 * threshold.norm) ** 2 * few) * two_to(2 * floor)
+    limit_square = math.floor((4 * threshold.norm) ** 2 * few) * two_to(2 * min_exponent)
     return weight if one.norm_square <= limit_square else root(weight**2 * limit_square / one.norm_square)
 
 
-def expected_floor(codec: str, table: Sequence[Given], weights: Sequence[int], floor: int) -> int:
+def expected_min_exponent(codec: str, table: Sequence[Given], weights: Sequence[int], min_exponent: int) -> int:
     tops = [(one.top, weight) for one, weight in zip(table, weights, strict=True) if one.norm_square]
-    wanted = median(tops) - (16 if reference.is_sparse(codec) else 12) if tops else floor - 1
-    return min(max(wanted, floor - 1, MIN_FLOOR), floor + 1, MAX_FLOOR)
+    wanted = median(tops) - (16 if reference.is_sparse(codec) else 12) if tops else min_exponent - 1
+    return min(max(wanted, min_exponent - 1, MIN_FLOOR), min_exponent + 1, MAX_FLOOR)
 
 
 def expected_thresholds(
-    table: Sequence[Given], weights: Sequence[int], before: Sequence[Threshold], floor: int, new_floor: int
+    table: Sequence[Given], weights: Sequence[int], before: Sequence[Threshold], min_exponent: int, new_min_exponent: int
 ) -> list[Threshold]:
-    after = {one.role: Threshold(one.role, math.floor(one.norm * two_to(floor - new_floor)), one.samples) for one in before}
+    after = {one.role: Threshold(one.role, math.floor(one.norm * two_to(min_exponent - new_min_exponent)), one.samples) for one in before}
     for role in {one.role for one in table}:
         of_role = [(one, weight) for one, weight in zip(table, weights, strict=True) if one.role == role]
-        norm = median((root(one.norm_square / two_to(2 * new_floor)), weight) for one, weight in of_role)
+        norm = median((root(one.norm_square / two_to(2 * new_min_exponent)), weight) for one, weight in of_role)
         after[role] = Threshold(role, norm, median((one.samples, weight) for one, weight in of_role))
     return [after[role] for role in sorted(after)]
 
 
-def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], floor: int) -> Outcome:
+def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], min_exponent: int) -> Outcome:
     """Compare an outcome with what fractions say, and return it."""
     weights = expected_weights(table)
     by_role = {one.role: one for one in thresholds}
-    clipped = [expected_clipped(one, weight, by_role.get(one.role), floor) for one, weight in zip(table, weights, strict=True)]
-    least = min(one.floor for one in table)
-    rows = [(one.chunks, one.floor - least, weight, one.mask) for one, weight in zip(table, clipped, strict=True)]
+    clipped = [expected_clipped(one, weight, by_role.get(one.role), min_exponent) for one, weight in zip(table, weights, strict=True)]
+    least = min(one.min_exponent for one in table)
+    rows = [(one.chunks, one.min_exponent - least, weight, one.mask) for one, weight in zip(table, clipped, strict=True)]
     totals = [
         sum(weight for one, weight in zip(table, weights, strict=True) if one.mask is None or one.mask[place])
         for place in range(len(table[0].values))
     ]
-    new_floor = expected_floor(codec, table, weights, floor)
+    new_min_exponent = expected_min_exponent(codec, table, weights, min_exponent)
     is_less = [counted < weight for counted, weight in zip(clipped, weights, strict=True)]
-    result = found(codec, table, thresholds, floor)
+    result = found(codec, table, thresholds, min_exponent)
     assert result.mean.dtype == np.float32
     assert result.mean.tobytes() == np.array(reference.masked_mean(rows, totals, least), np.float32).tobytes()
     assert (result.weights, result.clipped) == (tuple(weights), tuple(clipped))
-    assert result.floor == new_floor
-    assert list(result.thresholds) == expected_thresholds(table, weights, thresholds, floor, new_floor)
+    assert result.min_exponent == new_min_exponent
+    assert list(result.thresholds) == expected_thresholds(table, weights, thresholds, min_exponent, new_min_exponent)
     assert clipped_in(result) == [at for at, less in enumerate(is_less) if less]
     return result
 
@@ -143,25 +149,25 @@ def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
 
 @st.composite
 def tables(draw: st.DrawFn, codec: str) -> tuple[list[Given], list[Threshold], int]:
-    """A table, the thresholds before it and the floor before it; some thresholds are near what clips one of the rows."""
-    floors = [draw(reference.FLOORS)]  # of the bases, by age
+    """A table, the thresholds before it and the min exponent before it; some thresholds are near what clips one of the rows."""
+    min_exponents = [draw(reference.MIN_EXPONENTS)]  # of the bases, by age
     for _ in range(MAX_AGE):
-        floors.append(min(max(floors[-1] + draw(st.integers(-1, 1)), MIN_FLOOR), MAX_FLOOR))
+        min_exponents.append(min(max(min_exponents[-1] + draw(st.integers(-1, 1)), MIN_FLOOR), MAX_FLOOR))
     count = draw(st.integers(1, 5))
     samples = st.one_of(st.integers(1, 40), st.sampled_from([1, 16, 2**40, 2**44]))
     table, masks = [], draw(st.sampled_from([st.none(), st.none() | st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)]))
     for _ in range(draw(st.integers(1, 6))):
         age = draw(st.integers(0, MAX_AGE))
         role = draw(st.sampled_from([0, 0, 0, 1, 2]))
-        table.append(Given(draw(chunks_of(codec, count)), floors[age], draw(samples), age, role, draw(masks)))
+        table.append(Given(draw(chunks_of(codec, count)), min_exponents[age], draw(samples), age, role, draw(masks)))
     thresholds = []
     for role in draw(st.sampled_from([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)])):
         one = draw(st.sampled_from([one for one in table if one.role == role] or table))
         usual = one.samples * draw(st.sampled_from([1, 1, 2, 3, 7, 16]))
-        near = root(one.norm_square / two_to(2 * floors[0]) * one.samples / usual / draw(st.sampled_from([16, 16, 17, 30, 400])))
+        near = root(one.norm_square / two_to(2 * min_exponents[0]) * one.samples / usual / draw(st.sampled_from([16, 16, 17, 30, 400])))
         norm = draw(st.one_of(st.just(max(near + draw(st.integers(-2, 2)), 0)), st.integers(0, 2**60)))
         thresholds.append(Threshold(role, norm, draw(st.one_of(st.just(usual), samples))))
-    return table, thresholds, floors[0]
+    return table, thresholds, min_exponents[0]
 
 
 @given(st.data(), reference.CODECS)
@@ -171,11 +177,11 @@ def test_an_outcome_is_what_fractions_say(data: st.DataObject, codec: str) -> No
 
 @given(st.data(), reference.CODECS)
 def test_the_order_of_the_rows_changes_nothing(data: st.DataObject, codec: str) -> None:
-    table, thresholds, floor = data.draw(tables(codec))
+    table, thresholds, min_exponent = data.draw(tables(codec))
     order = data.draw(st.permutations(range(len(table))))
-    one, other = found(codec, table, thresholds, floor), found(codec, [table[at] for at in order], thresholds, floor)
+    one, other = found(codec, table, thresholds, min_exponent), found(codec, [table[at] for at in order], thresholds, min_exponent)
     assert other.mean.tobytes() == one.mean.tobytes()
-    assert (other.thresholds, other.floor) == (one.thresholds, one.floor)
+    assert (other.thresholds, other.min_exponent) == (one.thresholds, one.min_exponent)
     assert other.weights == tuple(one.weights[at] for at in order)
     assert other.clipped == tuple(one.clipped[at] for at in order)
 
@@ -194,15 +200,15 @@ def test_a_round_entry_has_room_for_every_outcome(data: st.DataObject, codec: st
         mean=digest,
         state=digest,
         thresholds=result.thresholds,
-        floor=result.floor,
+        min_exponent=result.min_exponent,
         open_ms=1,
     )
 
 
-def coded(values: Floats, samples: int = 16, *, floor: int = FLOOR, **changes: int) -> Given:
-    body = parse("int16", encode("int16", values, floor), values.size)
+def coded(values: Floats, samples: int = 16, *, min_exponent: int = MIN_EXPONENT, **changes: int) -> Given:
+    body = parse("int16", encode("int16", values, min_exponent), values.size)
     blocks = [(block.exponents.tolist(), block.integers.tolist()) for block in body.blocks()]
-    return Given([chunk for block in blocks for chunk in zip(*block, strict=True)], floor, samples, **changes)
+    return Given([chunk for block in blocks for chunk in zip(*block, strict=True)], min_exponent, samples, **changes)
 
 
 def noise(seed: int, count: int = 500) -> Floats:
@@ -213,10 +219,10 @@ def length(values: Floats) -> float:
     return float(np.linalg.norm(values.astype(np.float64)))
 
 
-def after(table: Sequence[Given], floor: int = FLOOR) -> tuple[tuple[Threshold, ...], int]:
-    """The thresholds and the floor that a table leaves, with none before it."""
-    result = found("int16", table, (), floor)
-    return result.thresholds, result.floor
+def after(table: Sequence[Given], min_exponent: int = MIN_EXPONENT) -> tuple[tuple[Threshold, ...], int]:
+    """The thresholds and the min exponent that a table leaves, with none before it."""
+    result = found("int16", table, (), min_exponent)
+    return result.thresholds, result.min_exponent
 
 
 def test_an_outcome_of_several_chunks_ages_and_roles_is_what_fractions_say() -> None:
@@ -225,12 +231,12 @@ def test_an_outcome_of_several_chunks_ages_and_roles_is_what_fractions_say() -> 
     vectors = [np.tile(palette * scale, count // 9 + 1)[:count] for scale in (1.0, 3.0, 0.25, 40.0)]
     table = [
         coded(vectors[0], 64),
-        coded(vectors[1], 32, floor=FLOOR + 1, age=2, role=1),
-        coded(vectors[2], 16, floor=FLOOR - 1, age=4),
-        coded(vectors[3], 1, floor=FLOOR + 1, age=1),
+        coded(vectors[1], 32, min_exponent=MIN_EXPONENT + 1, age=2, role=1),
+        coded(vectors[2], 16, min_exponent=MIN_EXPONENT - 1, age=4),
+        coded(vectors[3], 1, min_exponent=MIN_EXPONENT + 1, age=1),
     ]
-    norm = root(table[0].norm_square / two_to(2 * FLOOR))
-    result = check("int16", table, [Threshold(0, norm, 64), Threshold(1, norm // 10, 64), Threshold(2, norm, 8)], FLOOR)
+    norm = root(table[0].norm_square / two_to(2 * MIN_EXPONENT))
+    result = check("int16", table, [Threshold(0, norm, 64), Threshold(1, norm // 10, 64), Threshold(2, norm, 8)], MIN_EXPONENT)
     assert clipped_in(result) == [1, 3]  # 3 where 0.4 * sqrt(2) are usual, 40 where 4 * 8 are
     assert [one.role for one in result.thresholds] == [0, 1, 2]
 
@@ -247,95 +253,97 @@ def test_rows_of_one_weight_below_their_limits_have_the_plain_mean() -> None:
 def test_a_liar_among_ten_moves_the_mean_by_no_more_than_the_clip_allows(size: float, samples: int) -> None:
     signal = noise(100)
     honest = [coded(signal + noise(seed)) for seed in range(9)]
-    thresholds, floor = after(honest)
+    thresholds, min_exponent = after(honest)
     (usual,) = thresholds
-    usual_norm = usual.norm * 2.0**floor
-    honest = [coded(signal + noise(seed), floor=floor) for seed in range(9)]
-    lie = coded(-size * signal, samples, floor=floor)
-    without = coded(0 * signal, samples, floor=floor)
-    moved = length(found("int16", [*honest, lie], thresholds, floor).mean - found("int16", [*honest, without], thresholds, floor).mean)
+    usual_norm = usual.norm * 2.0**min_exponent
+    honest = [coded(signal + noise(seed), min_exponent=min_exponent) for seed in range(9)]
+    lie = coded(-size * signal, samples, min_exponent=min_exponent)
+    without = coded(0 * signal, samples, min_exponent=min_exponent)
+    moved = length(
+        found("int16", [*honest, lie], thresholds, min_exponent).mean - found("int16", [*honest, without], thresholds, min_exponent).mean
+    )
     part = samples / (9 * 16 + samples)
     allowed = part * CLIP * usual_norm * max(1.0, math.sqrt(16 / samples))
     assert moved <= allowed * (1 + 1e-3)
     if math.sqrt(float(lie.norm_square)) > allowed / part:
-        assert clipped_in(found("int16", [*honest, lie], thresholds, floor)) == [9]
+        assert clipped_in(found("int16", [*honest, lie], thresholds, min_exponent)) == [9]
         assert moved >= allowed * (1 - 1e-3)  # it counts with its limit, not with nothing
-        assert length(found("int16", [*honest, lie], (), floor).mean) > allowed
+        assert length(found("int16", [*honest, lie], (), min_exponent).mean) > allowed
     if samples <= 16:  # fewer samples make it no stronger: the limit grows by less than the weight falls
         assert moved <= 16 / 160 * CLIP * usual_norm * (1 + 1e-3)
 
 
-def test_one_liar_among_ten_moves_no_threshold_and_no_floor_by_much() -> None:
+def test_one_liar_among_ten_moves_no_threshold_and_no_min_exponent_by_much() -> None:
     honest = [coded(noise(seed)) for seed in range(10)]
-    (usual,), floor = after(honest)
-    (lied,), floor_after_lie = after([*honest[:9], coded(noise(9) * 1e20)])
-    assert floor_after_lie == floor
-    assert usual.norm <= lied.norm <= max(root(one.norm_square / two_to(2 * floor)) for one in honest)
+    (usual,), min_exponent = after(honest)
+    (lied,), min_exponent_after_lie = after([*honest[:9], coded(noise(9) * 1e20)])
+    assert min_exponent_after_lie == min_exponent
+    assert usual.norm <= lied.norm <= max(root(one.norm_square / two_to(2 * min_exponent)) for one in honest)
 
 
 def test_honest_rows_with_few_samples_are_not_clipped_though_their_norm_is_large() -> None:
-    def honest(seed: int, samples: int, floor: int) -> Given:  # all of it noise: the norm grows as 1 / sqrt(samples)
-        return coded(noise(seed) / np.float32(math.sqrt(samples)), samples, floor=floor)
+    def honest(seed: int, samples: int, min_exponent: int) -> Given:  # all of it noise: the norm grows as 1 / sqrt(samples)
+        return coded(noise(seed) / np.float32(math.sqrt(samples)), samples, min_exponent=min_exponent)
 
     many = [256] * 6
-    thresholds, floor = after([honest(seed, samples, FLOOR) for seed, samples in enumerate(many)])
-    table = [honest(10 + seed, samples, floor) for seed, samples in enumerate([*many, 1, 2, 4, 8, 9, 32, 128])]
+    thresholds, min_exponent = after([honest(seed, samples, MIN_EXPONENT) for seed, samples in enumerate(many)])
+    table = [honest(10 + seed, samples, min_exponent) for seed, samples in enumerate([*many, 1, 2, 4, 8, 9, 32, 128])]
     norms = [math.sqrt(float(one.norm_square)) for one in table]
     assert norms[6] > 15 * norms[0]
-    assert found("int16", table, thresholds, floor).num_clipped == 0
+    assert found("int16", table, thresholds, min_exponent).num_clipped == 0
     same = [replace(one, samples=256) for one in table]  # were their samples as many, they would be
-    assert clipped_in(found("int16", same, thresholds, floor)) == [6, 7, 8, 9, 10]
+    assert clipped_in(found("int16", same, thresholds, min_exponent)) == [6, 7, 8, 9, 10]
 
 
 def test_a_row_of_more_samples_than_usual_has_the_usual_limit() -> None:
-    thresholds, floor = after([coded(noise(seed)) for seed in range(5)])
-    large = coded(noise(1) * np.float32(4.5), 16_384, floor=floor)
-    assert clipped_in(found("int16", [large, coded(noise(2), floor=floor)], thresholds, floor)) == [0]
+    thresholds, min_exponent = after([coded(noise(seed)) for seed in range(5)])
+    large = coded(noise(1) * np.float32(4.5), 16_384, min_exponent=min_exponent)
+    assert clipped_in(found("int16", [large, coded(noise(2), min_exponent=min_exponent)], thresholds, min_exponent)) == [0]
 
 
 def test_a_role_is_clipped_by_its_own_threshold_and_one_that_is_new_by_none() -> None:
     small, large = [noise(seed) for seed in range(5)], [noise(seed) * np.float32(100) for seed in range(5)]
-    thresholds, floor = after([*(coded(one) for one in small), *(coded(one, role=1) for one in large)])
+    thresholds, min_exponent = after([*(coded(one) for one in small), *(coded(one, role=1) for one in large)])
     assert [one.role for one in thresholds] == [0, 1]
-    table = [coded(large[0], floor=floor, role=role) for role in (0, 1, 2)]
-    assert clipped_in(found("int16", table, thresholds, floor)) == [0]
+    table = [coded(large[0], min_exponent=min_exponent, role=role) for role in (0, 1, 2)]
+    assert clipped_in(found("int16", table, thresholds, min_exponent)) == [0]
 
 
 @pytest.mark.parametrize(("scale", "move", "norm"), [(1.0, 0, 1001), (1e6, 1, 500), (1e-6, -1, 2002)])
-def test_a_role_without_a_row_keeps_its_threshold_in_the_units_of_the_new_floor(scale: float, move: int, norm: int) -> None:
+def test_a_role_without_a_row_keeps_its_threshold_in_the_units_of_the_new_min_exponent(scale: float, move: int, norm: int) -> None:
     vectors = [noise(seed) * np.float32(scale) for seed in range(3)]
-    result = found("int16", [coded(one, floor=-25) for one in vectors], [Threshold(1, 1001, 7)], -25)
-    assert result.floor == -25 + move
+    result = found("int16", [coded(one, min_exponent=-25) for one in vectors], [Threshold(1, 1001, 7)], -25)
+    assert result.min_exponent == -25 + move
     assert [one.role for one in result.thresholds] == [0, 1]
     assert result.thresholds[1] == Threshold(1, norm, 7)
 
 
-@pytest.mark.parametrize("floor", [FLOOR, MIN_FLOOR, MAX_FLOOR])
-def test_a_table_of_zeros_lowers_the_floor_which_may_be_too_high_for_all_values(floor: int) -> None:
-    result = found("int16", [coded(0 * noise(seed), floor=floor) for seed in range(3)], (), floor)
-    assert result.floor == max(floor - 1, MIN_FLOOR)
+@pytest.mark.parametrize("min_exponent", [MIN_EXPONENT, MIN_FLOOR, MAX_FLOOR])
+def test_a_table_of_zeros_lowers_the_min_exponent_which_may_be_too_high_for_all_values(min_exponent: int) -> None:
+    result = found("int16", [coded(0 * noise(seed), min_exponent=min_exponent) for seed in range(3)], (), min_exponent)
+    assert result.min_exponent == max(min_exponent - 1, MIN_FLOOR)
     assert not result.mean.any()
     assert result.thresholds == (Threshold(0, 0, 16),)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1e8])
-def test_bodies_of_zeros_have_no_say_about_the_floor(scale: float) -> None:
+def test_bodies_of_zeros_have_no_say_about_the_min_exponent(scale: float) -> None:
     real = coded(noise(1) * np.float32(scale), 1)
     zeros = [coded(0 * noise(1), 1000) for _ in range(5)]
-    assert found("int16", [*zeros, real]).floor == found("int16", [real]).floor == FLOOR + (1 if scale > 1 else -1)
+    assert found("int16", [*zeros, real]).min_exponent == found("int16", [real]).min_exponent == MIN_EXPONENT + (1 if scale > 1 else -1)
 
 
 def test_after_a_table_of_zeros_rows_count_as_without_a_threshold() -> None:
-    thresholds, floor = after([coded(0 * noise(1)), coded(noise(2), 4)])
+    thresholds, min_exponent = after([coded(0 * noise(1)), coded(noise(2), 4)])
     assert thresholds[0].norm == 0
-    table = [coded(noise(seed), floor=floor) for seed in range(3)]
-    assert found("int16", table, thresholds, floor).num_clipped == 0
+    table = [coded(noise(seed), min_exponent=min_exponent) for seed in range(3)]
+    assert found("int16", table, thresholds, min_exponent).num_clipped == 0
 
 
 def test_every_order_of_a_long_table_gives_the_same_bytes() -> None:
     table = [coded(noise(seed, CHUNK + 17) * np.float32(seed + 1), 1 + 40 * seed, age=seed % 5) for seed in range(5)]
-    thresholds, floor = after(table[:1])
-    means = {found("int16", order, thresholds, floor).mean.tobytes() for order in itertools.permutations(table)}
+    thresholds, min_exponent = after(table[:1])
+    means = {found("int16", order, thresholds, min_exponent).mean.tobytes() for order in itertools.permutations(table)}
     assert len(means) == 1
 
 
@@ -370,7 +378,7 @@ def test_a_hundred_free_keys_move_the_mean_by_no_more_than_the_cap() -> None:
     usual = Threshold(0, 3 << 20, 64)  # in units of 2^-20: a norm of 3, that of the honest ones is 2.83
     clipped = outcome(rows, bodies, [-20] * 103, (usual,), -20, 8)
     assert np.all(clipped.mean > mean)  # and they are clipped besides
-    assert clipped.thresholds[0].norm * 2.0**clipped.floor < 3  # whose size they do not set
+    assert clipped.thresholds[0].norm * 2.0**clipped.min_exponent < 3  # whose size they do not set
 
 
 def test_a_table_of_unproven_keys_alone_has_a_mean_like_any_other() -> None:
@@ -379,7 +387,7 @@ def test_a_table_of_unproven_keys_alone_has_a_mean_like_any_other() -> None:
     plain = outcome(rows, [body] * 2, [-20] * 2, (), -20, 8)
     unproven = outcome([replace(row, unproven=64) for row in rows], [body] * 2, [-20] * 2, (), -20, 8)
     assert unproven.mean.tobytes() == plain.mean.tobytes()
-    assert (unproven.weights, unproven.floor, unproven.thresholds) == (plain.weights, plain.floor, plain.thresholds)
+    assert (unproven.weights, unproven.min_exponent, unproven.thresholds) == (plain.weights, plain.min_exponent, plain.thresholds)
 
 
 def test_a_mask_that_only_rows_without_weight_cover_leaves_zeros() -> None:

@@ -20,7 +20,7 @@ from tests.codec.reference import float32
 
 Floats = np.ndarray
 MODERATE = st.floats(-(2.0**80), 2.0**80, width=32)
-COUNT, FLOOR = 24, 0
+COUNT, MIN_EXPONENT = 24, 0
 
 
 def vector(*values: float) -> Floats:
@@ -78,15 +78,15 @@ def test_what_leaves_the_range_of_a_float_is_given_as_it_is_and_not_coded() -> N
         found = given(vector(learnt), vector(residual), 100)
         assert not np.isfinite(found).any()
         with pytest.raises(ValueError, match="not finite"):
-            encode(CODEC, found, FLOOR)
+            encode(CODEC, found, MIN_EXPONENT)
 
 
 @for_all(vectors(), reference.SPARSE_CODECS, st.integers(-60, 60))
-def test_what_is_left_is_what_fractions_say(whole: Floats, codec: str, floor: int) -> None:
-    body = parse(codec, encode(codec, whole, floor), whole.size)
-    decoded = [exact(value) for value in body.values(floor)]
+def test_what_is_left_is_what_fractions_say(whole: Floats, codec: str, min_exponent: int) -> None:
+    body = parse(codec, encode(codec, whole, min_exponent), whole.size)
+    decoded = [exact(value) for value in body.values(min_exponent)]
     before = whole.tobytes()
-    found = left_over(whole, body, floor)
+    found = left_over(whole, body, min_exponent)
     assert found.dtype == np.float32
     assert found.tolist() == as_floats([exact(value) - other for value, other in zip(whole, decoded, strict=True)])
     assert whole.tobytes() == before
@@ -217,9 +217,9 @@ def hand_in(cohort: list[Member], learnt: list[Floats], mask: np.ndarray | None,
         [given(vector_, member.residual, 100, mask) for member, vector_ in zip(cohort, learnt, strict=True)],
         [member.weight for member in cohort],
     )
-    body = parse(CODEC, encode(CODEC, covered(whole, mask), FLOOR), COUNT)
-    left = left_over(whole, body, FLOOR)
-    decoded = body.values(FLOOR)
+    body = parse(CODEC, encode(CODEC, covered(whole, mask), MIN_EXPONENT), COUNT)
+    left = left_over(whole, body, MIN_EXPONENT)
+    decoded = body.values(MIN_EXPONENT)
     assert before == weighted(cohort, [decoded + left] * len(cohort))
     if mask is not None:
         assert not decoded[~mask].any()
@@ -252,9 +252,9 @@ def test_with_any_weights_what_is_lost_is_lost_to_rounding_only(data: st.DataObj
     given_by = [given(data.draw(INTEGERS), member.residual, 100) for member in members]
     before = weighted(members, given_by)
     whole = near_mean(given_by, [member.weight for member in members])
-    body = parse(CODEC, encode(CODEC, whole, FLOOR), COUNT)
-    after = weighted(members, [body.values(FLOOR)] * num_members)
-    left = weighted(members, [left_over(whole, body, FLOOR)] * num_members)
+    body = parse(CODEC, encode(CODEC, whole, MIN_EXPONENT), COUNT)
+    after = weighted(members, [body.values(MIN_EXPONENT)] * num_members)
+    left = weighted(members, [left_over(whole, body, MIN_EXPONENT)] * num_members)
     total = sum(member.weight for member in members)
     for all_, sent, kept in zip(before, after, left, strict=True):
         assert abs(all_ - sent - kept) <= total * 200 * Fraction(1, 2**23)
@@ -266,9 +266,9 @@ def test_what_is_never_large_enough_comes_through_in_the_end() -> None:
     residual, sent = None, np.zeros(COUNT, np.float32)
     for round_ in range(1, 61):
         whole = given(learnt, residual, 100)
-        body = parse(CODEC, encode(CODEC, whole, FLOOR), COUNT)
-        residual = left_over(whole, body, FLOOR)
-        sent += body.values(FLOOR)
+        body = parse(CODEC, encode(CODEC, whole, MIN_EXPONENT), COUNT)
+        residual = left_over(whole, body, MIN_EXPONENT)
+        sent += body.values(MIN_EXPONENT)
         assert (sent + residual).tolist() == (learnt * round_).tolist()
     assert sent[3] >= 50.0
 

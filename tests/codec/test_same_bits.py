@@ -43,16 +43,16 @@ def vector(salt: int) -> np.ndarray:
 
 
 def dense_digest() -> str:
-    """Return SHA-256 over bodies, norms, decoded values and means, of both dense codecs and of low and high floors."""
+    """Return SHA-256 over bodies, norms, decoded values and means, of both dense codecs and of low and high min exponents."""
     found = hashlib.sha256()
     for codec in DENSE:
-        for floor in (-149, -30, -8):
-            sums = Sum(COUNT, floor)
+        for min_exponent in (-149, -30, -8):
+            sums = Sum(COUNT, min_exponent)
             for row in range(3):
-                data = encode(codec, vector(row), floor + row)
+                data = encode(codec, vector(row), min_exponent + row)
                 body = parse(codec, data, COUNT)
                 sums.add(body, row, 65535 - 7919 * row)
-                for part in (data, str(body.norm_square).encode(), body.values(floor + row).astype("<f4").tobytes()):
+                for part in (data, str(body.norm_square).encode(), body.values(min_exponent + row).astype("<f4").tobytes()):
                     found.update(part)
             found.update(sums.mean(100_003).astype("<f4").tobytes())
     return found.hexdigest()

@@ -21,9 +21,9 @@ def vector(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def kept(codec: str, values: np.ndarray, floor: int = 0) -> dict[int, float]:
+def kept(codec: str, values: np.ndarray, min_exponent: int = 0) -> dict[int, float]:
     """What a vector comes to, by position, where it is other than 0."""
-    decoded = parse(codec, encode(codec, values, floor), values.size).values(floor)
+    decoded = parse(codec, encode(codec, values, min_exponent), values.size).values(min_exponent)
     return {int(place): float(decoded[place]) for place in np.flatnonzero(decoded)}
 
 

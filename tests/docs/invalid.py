@@ -108,8 +108,8 @@ cases(
     "plain",
     a_claim_lacks_a_field=lambda log: with_fields(log, 13, None),
     a_microbatch_takes_no_time=lambda log: with_fields(log, 11, 0),
-    a_floor_is_beyond_its_range=lambda log: last_changed(
-        log.round([log.header()], floor=-34, open_ms=60_000), b"\x38\x21\x19\xea\x60", b"\x38\xc8\x19\xea\x60"
+    a_min_exponent_is_beyond_its_range=lambda log: last_changed(
+        log.round([log.header()], min_exponent=-34, open_ms=60_000), b"\x38\x21\x19\xea\x60", b"\x38\xc8\x19\xea\x60"
     ),
     thresholds_are_not_sorted=lambda log: last_changed(
         log.round([log.header()], thresholds=(Threshold(0, 1, 1), Threshold(1, 1, 1))),
@@ -496,7 +496,11 @@ cases(
     "plain",
     a_round_names_other_places=lambda log: log.round([log.header(ONE)], first=log.ledger.size + 1),
 )
-cases("E28", "plain", the_floor_jumps=lambda log: log.round([log.header()], floor=log.ledger.floor_at(log.ledger.round) + 2))
+cases(
+    "E28",
+    "plain",
+    the_min_exponent_jumps=lambda log: log.round([log.header()], min_exponent=log.ledger.min_exponent_at(log.ledger.round) + 2),
+)
 cases(
     "E29",
     "plain",

@@ -49,7 +49,7 @@ def plain() -> Log:
     """Peers alone, one of whom names another account."""
     log = log_of(1)
     log.append(log.round([log.header(ONE, payout=STRANGER.public_key), log.header(TWO, payout=ONE.public_key), log.header(THREE)]))
-    log.append(log.round([log.header(ONE), log.header(TWO, microbatches=(3, 3, 3, 3))], floor=-33))
+    log.append(log.round([log.header(ONE), log.header(TWO, microbatches=(3, 3, 3, 3))], min_exponent=-33))
     return log
 
 
@@ -114,7 +114,7 @@ def private() -> Log:
 @made
 def sparse() -> Log:
     """Parts of the weights, two local steps, sparse bodies that leave residuals; updates that sort channels."""
-    exchange = replace(WIDE, local_steps=2, codec="topk-256-4", first_floor=-40)
+    exchange = replace(WIDE, local_steps=2, codec="topk-256-4", first_min_exponent=-40)
     log = log_of(algorithm="model-parallel", schedule="shrinking", num_rounds=8, exchange=exchange)
     for round_ in range(3):
         left = sha256(b"left %d" % round_)

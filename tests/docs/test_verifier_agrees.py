@@ -183,7 +183,7 @@ class Both:
             return
         first = self.ours.size - len(taken)
         told = round_of(self.ours, [self.ours.listed(header, self.ours.round + 1) for header in taken], first=first)
-        lies: list[dict[str, Any]] = [{"floor": told.floor + 2}, {"open_ms": 1}, {"round": 3}, {"first": first + 1}]
+        lies: list[dict[str, Any]] = [{"min_exponent": told.min_exponent + 2}, {"open_ms": 1}, {"round": 3}, {"first": first + 1}]
         if self.once_in(10):
             self.is_taken(entry_of(replace(told, **self.rng.choice(lies))))
         self.is_taken(entry_of(told))

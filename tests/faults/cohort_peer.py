@@ -129,7 +129,7 @@ class CohortPeer:
         """Return a contribution of these claims with a body of these values, signed by this cohort peer as the founder."""
         assert self.base is not None
         codec = self.liar.manifest.exchange.codec
-        groups = body_groups(codec, encode(codec, values, self.base.floor), len(values))
+        groups = body_groups(codec, encode(codec, values, self.base.min_exponent), len(values))
         header: Header = listing(claims, self.liar.identity, body=Blob.of(groups).root, left=sha256(self.base.commit))
         return Made(header, groups)
 

@@ -89,7 +89,7 @@ class Liar:
     def body(self, values: NDArray[np.float32] | None = None, ledger: Ledger | None = None) -> bytes:
         """Return the body of ``values`` on the newest base; without any, of small random numbers."""
         ledger = ledger or self._scene.ledger()
-        return encode(self.manifest.exchange.codec, self.vector() if values is None else values, ledger.floor_at(ledger.round))
+        return encode(self.manifest.exchange.codec, self.vector() if values is None else values, ledger.min_exponent_at(ledger.round))
 
     def made(self, body: bytes | None = None, *, microbatches: tuple[int, ...] | None = None, **changes: Any) -> Made:
         """Return a contribution with this body, or one of small random numbers; the rest is as in ``tests.contributions.header_of``."""

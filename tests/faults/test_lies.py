@@ -318,24 +318,24 @@ def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_
 
         played = await in_a_table_with_others(liar)
         table, bodies = [one.weighing for one in played.listed], kept_bodies(scene, played, count)
-        found = outcome(table, bodies, played.floors, played.thresholds, played.floor, count)
-        assert (found.thresholds, found.floor) == (played.entry.thresholds, played.entry.floor)
+        found = outcome(table, bodies, played.min_exponents, played.thresholds, played.min_exponent, count)
+        assert (found.thresholds, found.min_exponent) == (played.entry.thresholds, played.entry.min_exponent)
         place = [one.founder for one in played.listed].index(liar.key)
         assert found.clipped[place] < found.weights[place]
         # Without it, everything else as it was, the mean is another by its clipped norm at most.
         part = weights(table)[place] / sum(weights(table))
         without = [zeros_like(body) if at == place else body for at, body in enumerate(bodies)]
-        others = outcome(table, without, played.floors, played.thresholds, played.floor, count)
+        others = outcome(table, without, played.min_exponents, played.thresholds, played.min_exponent, count)
         moved = np.linalg.norm(found.mean.astype(np.float64) - others.mean.astype(np.float64))
         square = limit_square(table[place], {one.role: one for one in played.thresholds})
         assert square is not None
-        allowed = part * np.sqrt(float(square)) * 2.0**played.floor
-        unclipped = part * np.sqrt(float(bodies[place].norm_square)) * 2.0 ** played.floors[place]
+        allowed = part * np.sqrt(float(square)) * 2.0**played.min_exponent
+        unclipped = part * np.sqrt(float(bodies[place].norm_square)) * 2.0 ** played.min_exponents[place]
         assert moved <= allowed * (1 + 1e-5)
         assert unclipped > 100 * allowed
         # And it does not raise what is usual: that is a median by weight.
         before, after = played.thresholds[0], found.thresholds[0]
-        assert after.norm * 2.0**found.floor < CLIP * before.norm * 2.0**played.floor
+        assert after.norm * 2.0**found.min_exponent < CLIP * before.norm * 2.0**played.min_exponent
 
     play(scene, story)
 

@@ -73,7 +73,7 @@ class Scene:
     def body(self, seed: int) -> bytes:
         ledger = self.ledger()
         values = np.random.default_rng(seed).standard_normal(self.num_weights).astype(np.float32) / 1000
-        return encode("int16", values, ledger.floor_at(ledger.round))
+        return encode("int16", values, ledger.min_exponent_at(ledger.round))
 
 
 def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config: RunConfig = CONFIG) -> None:
@@ -187,7 +187,7 @@ async def hand_in_poison(scene: Scene, identity: Identity, direction: NDArray[np
             await asyncio.sleep(0.02)
             continue
         noise = np.random.default_rng(seed + ledger.round).standard_normal(scene.num_weights).astype(np.float32) / 1e5
-        groups = body_groups("int16", encode("int16", direction + noise, ledger.floor_at(ledger.round)), scene.num_weights)
+        groups = body_groups("int16", encode("int16", direction + noise, ledger.min_exponent_at(ledger.round)), scene.num_weights)
         try:
             await client.hand_in(header_of(ledger, identity, microbatches=(1, 1, 1, 1), body=Blob.of(groups).root), groups)
         except MantaError:
@@ -220,7 +220,7 @@ def test_a_hundred_free_keys_take_no_pay_and_move_the_mean_by_no_more_than_a_fif
             mean = np.zeros(scene.num_weights)
             for one, its in zip(table, weighed, strict=True):
                 body = parse("int16", bodies[one.contribution], scene.num_weights)
-                mean += its.clipped * body.values(ledger.floor_at(round_ - 1 - one.weighing.age)).astype(np.float64)
+                mean += its.clipped * body.values(ledger.min_exponent_at(round_ - 1 - one.weighing.age)).astype(np.float64)
             mean /= sum(its.weight for its in weighed)
             if any(one.weighing.unproven < one.weighing.samples for one in table):  # else nobody proven came in time: then all weigh
                 shares.append(float(mean @ direction / np.square(direction, dtype=np.float64).sum()))

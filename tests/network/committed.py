@@ -102,23 +102,23 @@ def commit(
         changes: of the round's entry.
     """
     signed = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=100, exchange=replace(EXCHANGE, codec=codec, max_rows=64)), OPERATOR)
-    run, first_floor = signed.run, signed.open().exchange.first_floor
+    run, first_min_exponent = signed.run, signed.open().exchange.first_min_exponent
     history = [_round(run, 1, run, -30)]
     for number in range(2, round_):
         history.append(_round(run, number, commit_digest(entry_of(history[-1])), -30 - number % 3))
     history = history if round_ > 1 else []
-    floors_at = {0: first_floor, **{each.round: each.floor for each in history}}
+    min_exponents_at = {0: first_min_exponent, **{each.round: each.min_exponent for each in history}}
     rng, bodies, weighing = np.random.default_rng(1), list[Blob](), list[Weighing]()
     for number, age in enumerate(ages):
         values = rng.standard_normal(NUM_VALUES, dtype=np.float32) / 100
-        data = encode(codec, values, floors_at[round_ - 1 - age])
+        data = encode(codec, values, min_exponents_at[round_ - 1 - age])
         bodies.append(Blob.of(body_groups(codec, data, NUM_VALUES)))
         weighing.append(Weighing(age, 0, 16 + number))
     names = [cohorts[number % len(cohorts)] for number in range(len(ages))]
     masks = [coverage(0, name) for name in names]
-    floors = [floors_at[round_ - 1 - age] for age in ages]
+    min_exponents = [min_exponents_at[round_ - 1 - age] for age in ages]
     parsed = [parse(codec, blob.join(), NUM_VALUES) for blob in bodies]
-    found = outcome(weighing, parsed, floors, (), floors_at[round_ - 1], NUM_VALUES, masks)
+    found = outcome(weighing, parsed, min_exponents, (), min_exponents_at[round_ - 1], NUM_VALUES, masks)
     weighed = tuple(
         Weighed(blob.root, round_ - age, name, weight, clipped)
         for blob, age, name, weight, clipped in zip(bodies, ages, names, found.weights, found.clipped, strict=True)
@@ -129,7 +129,7 @@ def commit(
     blob = Blob.of(vector_groups(mean))
     base = commit_digest(entry_of(history[-1])) if history else run
     entry = replace(
-        _round(run, round_, base, found.floor),
+        _round(run, round_, base, found.min_exponent),
         contributions=len(weighed),
         weights=weights_root(weighed),
         mean=blob.root,
@@ -140,6 +140,6 @@ def commit(
     return Committed(signed, receipt_of(entry, signer), entry, before, weighed, found, tuple(bodies), blob)
 
 
-def _round(run: bytes, number: int, base: bytes, floor: int) -> Round:
+def _round(run: bytes, number: int, base: bytes, min_exponent: int) -> Round:
     any_ = sha256(b"%d" % number)
-    return Round(run, number, base, 0, 1, any_, any_, any_, (), floor, 1000)
+    return Round(run, number, base, 0, 1, any_, any_, any_, (), min_exponent, 1000)

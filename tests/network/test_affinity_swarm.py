@@ -12,7 +12,7 @@ import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RunSection
-from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.commands.earnings import CLAIMS, runs_of
 from tests.network.processes import LISTEN, Programs, small_run
 
@@ -44,7 +44,7 @@ def together(programs: Programs) -> int:
 @pytest.mark.parametrize("cohorts", ["affinity", "consent"])
 def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Path, cohorts: Literal["affinity", "consent"]) -> None:
     names = NAMES[:2] if cohorts == "affinity" else NAMES
-    exchange = ExchangeSection(codec="int8", first_floor=first_floor("int8"))  # the bodies of two others are less than a mean
+    exchange = ExchangeSection(codec="int8", first_min_exponent=first_min_exponent("int8"))  # the bodies of two others are less than a mean
     settings = {"run": RunSection(name="test", rounds=1000, cohorts=cohorts), "exchange": exchange}
     config = small_run(first_open_s=2, max_open_s=6).model_copy(update=settings)
     with Programs(tmp_path, config) as programs:

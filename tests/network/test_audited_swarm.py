@@ -7,7 +7,7 @@ import pytest
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RecipeSection, TrustSection
-from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.reputation import FALSE, WITHHELD
@@ -81,7 +81,7 @@ def test_whoever_hands_in_noise_is_found_guilty_and_who_is_honest_is_paid_when_t
 
 def test_of_local_steps_a_false_mean_is_found_and_a_cohort_that_is_honest_is_found_good(tmp_path: Path) -> None:
     settings = {**FEW, "first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "weight_cap": 64, "max_claim_samples": 64}
-    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
+    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_min_exponent=first_min_exponent(CODEC))
     with Programs(tmp_path, audited(small_run(rounds=10_000, **settings), exchange=exchange)) as programs:
         programs.start_aggregator()
         for name in ("one", "two"):

@@ -15,7 +15,7 @@ import pytest
 
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
-from manta_swarm.automl.training.settings import first_floor
+from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.control import look
 from manta_swarm.protocol.signing import peer_name
 from tests.network.processes import DEADLINE_S, Programs, read_json, small_run
@@ -37,7 +37,7 @@ def audited_run_with_shards() -> RunConfig:
     )
     sections = {
         "trust": TRUST,
-        "exchange": ExchangeSection(local_steps=STEPS, codec=CODEC, first_floor=first_floor(CODEC)),
+        "exchange": ExchangeSection(local_steps=STEPS, codec=CODEC, first_min_exponent=first_min_exponent(CODEC)),
         "data": config.data.model_copy(update={"dataset": "shards-noise", "share_shards": True}),
     }
     return config.model_copy(update=sections)

@@ -102,7 +102,7 @@ def test_parts_that_do_not_belong_together_prove_nothing() -> None:
         "other weights": replace(proof, weights=weighed_bytes([replace(right.weighed[0], clipped=1), *right.weighed[1:]])),
         "no rounds before": replace(proof, before=()),
         "a round before missing": replace(proof, before=proof.before[1:]),
-        "another round before": replace(proof, before=(entry_of(replace(right.before[0], floor=3)), *proof.before[1:])),
+        "another round before": replace(proof, before=(entry_of(replace(right.before[0], min_exponent=3)), *proof.before[1:])),
         "what is no round": replace(proof, before=(b"\x80", *proof.before[1:])),
         "another receipt": replace(proof, receipt=other.receipt),
     }

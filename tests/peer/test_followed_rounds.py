@@ -25,7 +25,7 @@ from tests.peer.scene import QuickWorker, Scene, play
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 ROUNDS = 4
-SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", first_floor=-24)
+SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", first_min_exponent=-24)
 AUDITOR = Identity(b"\x78" * 32)
 RULES = AuditRules((AUDITOR.public_key,), proven_after=2, audit_percent=100, newcomer_percent=100)
 
@@ -70,11 +70,11 @@ class Audit:
 
     def _recomputed(self, header: Header) -> Recomputation:
         log, contribution = self._scene.log, header.contribution.open()
-        claims, floor = tuple(signed.open() for signed in header.claims), log.ledger.floor_at(contribution.round - 1)
+        claims, min_exponent = tuple(signed.open() for signed in header.claims), log.ledger.min_exponent_at(contribution.round - 1)
         left = tuple(
             was_left(claim, log.rounds[header.contribution.digest], log.training_spec.sorts_after, self._left_by) for claim in claims
         )
-        submission = Submission(contribution, claims, log.handed[header.contribution.digest][1].join(), floor, left)
+        submission = Submission(contribution, claims, log.handed[header.contribution.digest][1].join(), min_exponent, left)
         state = State(contribution.round - 1, self._states[contribution.round - 1].parameters, ())
         return Recomputation(log.manifest, log.plan, submission, QuickMicrobatches(self._scene), state, None)
 

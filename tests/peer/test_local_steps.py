@@ -24,7 +24,7 @@ THIN = replace(
     local_steps=STEPS,
     max_claim_samples=STEPS * MICROBATCH,
     weight_cap=STEPS * MICROBATCH,
-    first_floor=-24,
+    first_min_exponent=-24,
 )
 
 

@@ -29,7 +29,7 @@ def seen(ledger: Ledger) -> tuple[object, ...]:
         (ledger.size, ledger.round, ledger.newest, ledger.last_commit, ledger.state, ledger.open_ms, ledger.thresholds),
         (ledger.finished, ledger.last_keys, ledger.is_between_rounds, ledger.credits()),
         [(ledger.commit_at(number), ledger.index_at(number), ledger.table_at(number)) for number in rounds],
-        [(ledger.floor_at(number), ledger.state_at(number)) for number in range(ledger.round + 1)],
+        [(ledger.min_exponent_at(number), ledger.state_at(number)) for number in range(ledger.round + 1)],
     )
 
 

@@ -59,7 +59,7 @@ ROUND = Round(
     mean=sha256(b"mean"),
     state=sha256(b"state"),
     thresholds=(replace(THRESHOLD, role=0), THRESHOLD),
-    floor=-31,
+    min_exponent=-31,
     open_ms=60_000,
 )
 POSITION = Position(1, b"h" * 16, b"s" * 8, ((b"a" * 8, 0), (b"b" * 8, 7)))
@@ -92,6 +92,6 @@ LARGEST_ROUND = replace(
     first=MAX_SIZE - 1,
     contributions=MAX_ROWS,
     thresholds=tuple(Threshold(role, 2**62 - 1, 2**48) for role in range(MAX_ROLES)),
-    floor=MIN_FLOOR,
+    min_exponent=MIN_FLOOR,
     open_ms=MAX_OPEN_MS,
 )

@@ -224,7 +224,7 @@ class Log:
             mean=table,
             state=next_state(self.ledger.state, table),
             thresholds=(),
-            floor=self.ledger.floor_at(self.ledger.round),
+            min_exponent=self.ledger.min_exponent_at(self.ledger.round),
             open_ms=open_ms_after(MANIFEST.exchange, self.ledger.open_ms, listed),
         )
         entries, ledger = [*map(entry_of, headers), entry_of(round_)], self.ledger.copy()

@@ -138,7 +138,7 @@ BOUNDS: list[tuple[str, int, int]] = [  # field, least, most
     ("target_batch", 1, 2**40),
     ("max_claim_samples", 80, 2**40),  # the weight cap
     ("weight_cap", 1, 640),  # the most that a claim may have
-    ("first_floor", -200, 94),
+    ("first_min_exponent", -200, 94),
     ("first_open_ms", 100, 60_000),
     ("min_open_ms", 1, 1_000),
     ("max_open_ms", 1_000, DAY_MS),

@@ -27,7 +27,7 @@ from tests.runs import manifest_of
 SIZES = Sizes(num_weights=100_000, body=6_000, state=800_000)  # so a vector has 400,000 bytes
 MANIFEST = manifest_of(Identity(bytes(32)))
 DENSE = replace(MANIFEST.exchange, max_claim_samples=4096)
-STEPPED = replace(DENSE, codec="topk-192-4", local_steps=4, first_floor=-28)
+STEPPED = replace(DENSE, codec="topk-192-4", local_steps=4, first_min_exponent=-28)
 RULES = replace(AUDITED, kept_rounds=20, pending_rounds=30, audit_percent=5)  # what audits ask for is kept for 20 + 4 + 1 = 25 rounds
 CONTRIBUTION = entry_bytes(4)
 

@@ -29,7 +29,7 @@ def test_a_run_starts_at_its_manifest() -> None:
     assert (ledger.size, ledger.round, ledger.newest, ledger.finished, ledger.credits()) == (0, 0, None, False, {})
     assert ledger.last_commit == ledger.run == ledger.commit_at(0)
     assert ledger.state == ledger.state_at(0) == ledger.manifest.initial_state
-    assert (ledger.open_ms, ledger.thresholds, ledger.floor_at(0)) == (1_000, (), -32)
+    assert (ledger.open_ms, ledger.thresholds, ledger.min_exponent_at(0)) == (1_000, (), -32)
     assert ledger.last_keys == frozenset()
     assert ledger.is_between_rounds
     assert (ledger.commit_at(1), ledger.commit_at(-1), ledger.index_at(0), ledger.table_at(0), ledger.table_at(1)) == (None,) * 5
@@ -47,15 +47,15 @@ def test_tables_and_rounds_follow_each_other_to_the_end_of_the_run() -> None:
     size = 0
     for number in (1, 2, 3):
         headers = in_order(header_of(ledger, peer) for peer in PEERS[:number])
-        floor, thresholds = -32 - number, (Threshold(0, number, 64),)
-        entries = commit(ledger, headers, floor=floor, thresholds=thresholds)
+        min_exponent, thresholds = -32 - number, (Threshold(0, number, 64),)
+        entries = commit(ledger, headers, min_exponent=min_exponent, thresholds=thresholds)
         assert entries[:-1] == [entry_of(header) for header in headers]
         size += len(entries)
         assert (ledger.size, ledger.round, ledger.index_at(number)) == (size, number, size - 1)
         assert ledger.newest == open_entry(entries[-1])
         assert ledger.last_commit == ledger.commit_at(number) == commit_digest(entries[-1])
         assert ledger.state == ledger.state_at(number) == sha256(f"state {number}".encode())
-        assert (ledger.floor_at(number), ledger.thresholds) == (floor, thresholds)
+        assert (ledger.min_exponent_at(number), ledger.thresholds) == (min_exponent, thresholds)
         assert ledger.last_keys == {peer.public_key for peer in PEERS[:number]}
         table = ledger.table_at(number)
         assert table is not None
@@ -165,8 +165,8 @@ ROUND_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "the last one alone": ({"first": 4, "contributions": 1}, "other contributions"),
     "those of the round before": ({"first": 0}, "other contributions"),
     "a place further": ({"first": 4}, "other contributions"),
-    "two exponents higher": ({"floor": -30}, "more than one exponent"),
-    "two exponents lower": ({"floor": -34}, "more than one exponent"),
+    "two exponents higher": ({"min_exponent": -30}, "more than one exponent"),
+    "two exponents lower": ({"min_exponent": -34}, "more than one exponent"),
 }
 
 
@@ -178,16 +178,16 @@ def test_a_faulty_round_is_refused_and_the_run_goes_on(ledger: Ledger, fault: st
     )  # 96 and 32 samples
     append(ledger, *headers)
     good = round_of(ledger, [ledger.listed(header, 2) for header in headers])
-    assert (good.first, good.contributions, good.open_ms, good.floor) == (3, 2, 562, -32)  # 750 ms, and 3/4 of it
+    assert (good.first, good.contributions, good.open_ms, good.min_exponent) == (3, 2, 562, -32)  # 750 ms, and 3/4 of it
     refused(ledger, entry_of(replace(good, **changes)), match=match)
     ledger.append(entry_of(good))
 
 
 @pytest.mark.parametrize("step", [-1, 0, 1])
-def test_a_floor_moves_by_one_exponent_at_most(ledger: Ledger, step: int) -> None:
+def test_a_min_exponent_moves_by_one_exponent_at_most(ledger: Ledger, step: int) -> None:
     for moved in (1, 2, 3):
-        commit(ledger, [header_of(ledger, PEERS[0])], floor=-32 + moved * step)
-    assert [ledger.floor_at(number) for number in range(5)] == [-32, -32, -32 + step, -32 + 2 * step, -32 + 3 * step]
+        commit(ledger, [header_of(ledger, PEERS[0])], min_exponent=-32 + moved * step)
+    assert [ledger.min_exponent_at(number) for number in range(5)] == [-32, -32, -32 + step, -32 + 2 * step, -32 + 3 * step]
 
 
 def test_digests_of_mean_and_state_and_the_thresholds_are_the_log_s_word(ledger: Ledger) -> None:
@@ -316,10 +316,10 @@ def test_a_changed_bit_of_an_entry_is_refused_but_for_what_a_round_alone_knows(d
                 mean=round_.mean,
                 state=round_.state,
                 thresholds=round_.thresholds,
-                floor=round_.floor,
+                min_exponent=round_.min_exponent,
                 open_ms=round_.open_ms,
             )
             == round_
         )
-        assert abs(taken.floor - round_.floor) <= 1
+        assert abs(taken.min_exponent - round_.min_exponent) <= 1
     ledger.append(entries[place])

@@ -230,7 +230,7 @@ class Histories(RuleBasedStateMachine):
         self.pending = []
 
     @rule(
-        fault=st.sampled_from([None, None, None, "base", "first", "contributions", "open_ms", "floor"]),
+        fault=st.sampled_from([None, None, None, "base", "first", "contributions", "open_ms", "min_exponent"]),
         raised=st.sampled_from([-1, 0, 1]),
         open_ms=st.integers(EXCHANGE.min_open_ms, EXCHANGE.max_open_ms),
     )
@@ -247,7 +247,7 @@ class Histories(RuleBasedStateMachine):
             mean=digest,
             state=digest,
             thresholds=(),
-            floor=self.ledger.floor_at(self.ledger.round) + raised,
+            min_exponent=self.ledger.min_exponent_at(self.ledger.round) + raised,
             open_ms=open_ms,
         )
         if fault is not None:
@@ -256,7 +256,7 @@ class Histories(RuleBasedStateMachine):
                 "first": round_.first + 1,
                 "contributions": round_.contributions + 1,
                 "open_ms": EXCHANGE.max_open_ms + open_ms,
-                "floor": self.ledger.floor_at(self.ledger.round) + (raised or 1) * 2,
+                "min_exponent": self.ledger.min_exponent_at(self.ledger.round) + (raised or 1) * 2,
             }
             round_ = replace(round_, **{fault: wrong[fault]})
         is_right = fault is None and bool(self.table) and self.next <= NUM_ROUNDS

@@ -177,7 +177,7 @@ committed = st.builds(
     mean=digests,
     state=digests,
     thresholds=thresholds,
-    floor=st.integers(MIN_FLOOR, MAX_FLOOR),
+    min_exponent=st.integers(MIN_FLOOR, MAX_FLOOR),
     open_ms=st.integers(1, MAX_OPEN_MS),
 )
 tags = st.binary(min_size=8, max_size=8)
@@ -270,7 +270,7 @@ def test_a_manifest_out_of_range_is_refused_also_when_it_is_read(manifest: Manif
 
 
 def test_a_manifest_with_an_exchange_out_of_range_is_refused_when_it_is_read(manifest: Manifest) -> None:
-    for name, value in {"max_rows": 257, "local_steps": 1_025, "first_floor": MAX_FLOOR + 1, "codec": "topk"}.items():
+    for name, value in {"max_rows": 257, "local_steps": 1_025, "first_min_exponent": MAX_FLOOR + 1, "codec": "topk"}.items():
         values = {field.name: getattr(EXCHANGE, field.name) for field in fields(Exchange)} | {name: value}
         whole = {field.name: to_value(getattr(manifest, field.name)) for field in fields(manifest)} | {"exchange": tuple(values.values())}
         with pytest.raises(EncodingError, match=r"exchange"):
@@ -380,8 +380,8 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (ROUND, {"first": MAX_SIZE}),
     (ROUND, {"thresholds": (THRESHOLD, THRESHOLD)}),
     (ROUND, {"thresholds": (THRESHOLD, replace(THRESHOLD, role=0))}),
-    (ROUND, {"floor": MIN_FLOOR - 1}),
-    (ROUND, {"floor": MAX_FLOOR + 1}),
+    (ROUND, {"min_exponent": MIN_FLOOR - 1}),
+    (ROUND, {"min_exponent": MAX_FLOOR + 1}),
     (ROUND, {"open_ms": 0}),
     (ROUND, {"open_ms": MAX_OPEN_MS + 1}),
     *((VERDICT, {field: wrong}) for field in ("run", "auditor", "contribution", "by") for wrong in (b"", SHORT, LONG)),

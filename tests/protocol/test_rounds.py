@@ -88,9 +88,9 @@ def test_a_peer_without_a_state_fetches_the_run_s_first_or_the_newest() -> None:
 
 
 def test_a_standing_says_what_the_entry_says() -> None:
-    assert (START.round, START.commit, START.state, START.floor, START.entry) == (0, RUN, MANIFEST.initial_state, -32, None)
+    assert (START.round, START.commit, START.state, START.min_exponent, START.entry) == (0, RUN, MANIFEST.initial_state, -32, None)
     after = Standing.after(ROUNDS[0])
-    assert (after.round, after.state, after.floor, after.entry) == (1, ROUNDS[0].state, -31, ROUNDS[0])
+    assert (after.round, after.state, after.min_exponent, after.entry) == (1, ROUNDS[0].state, -31, ROUNDS[0])
     assert after.commit == ROUNDS[1].base
 
 

@@ -360,7 +360,7 @@ def least_with_half(pairs: list[tuple[int, int]]) -> int:
     return min(value for value, _ in pairs if 2 * sum(weight for other, weight in pairs if other <= value) >= total)
 
 
-def test_a_threshold_that_is_carried_on_while_the_floor_falls_stays_in_range() -> None:
+def test_a_threshold_that_is_carried_on_while_the_min_exponent_falls_stays_in_range() -> None:
     thresholds: tuple[Threshold, ...] = (Threshold(1, 2**50, 16),)
     for _ in range(100):  # nobody trains role 1
         thresholds = next_thresholds([row(0)], [9], thresholds, -1)

@@ -124,12 +124,12 @@ class AssignmentsService:
         audited = await self._brought.opened(audit)
         is_here = not await self._brought.lacking(audit)
         left = await self._left_to(audit) if is_named else None
-        state, floor = self._facts.base(audited.contribution.round)
+        state, min_exponent = self._facts.base(audited.contribution.round)
         return Assignment(
             round=audit.round,
             header=audited.header,
             state=state,
-            floor=floor,
+            min_exponent=min_exponent,
             left=tuple(map(int, await self._facts.left(audited))),
             is_here=int(is_here),
             is_late=int(self._is_late(audit)),

@@ -99,7 +99,7 @@ class Facts(Protocol):
         """Return that of a round."""
 
     def base(self, round: int) -> tuple[bytes, int]:
-        """Return the digest of the state that work for a round begins with, and the floor of its bodies."""
+        """Return the digest of the state that work for a round begins with, and the min exponent of its bodies."""
 
     async def left(self, audited: Audited) -> tuple[bool, ...]:
         """Return of each claim whether the residual that it names was left to its key (``protocol.residuals.was_left``)."""

@@ -47,9 +47,9 @@ class LogFacts:
         return commit
 
     def base(self, round: int) -> tuple[bytes, int]:
-        """Return the digest of the state that work for a round begins with, and the floor of its bodies."""
+        """Return the digest of the state that work for a round begins with, and the min exponent of its bodies."""
         ledger = self._log.ledger
-        return ledger.state_at(round - 1), ledger.floor_at(round - 1)
+        return ledger.state_at(round - 1), ledger.min_exponent_at(round - 1)
 
     async def left(self, audited: Audited) -> tuple[bool, ...]:
         """Return of each claim whether the residual that it names was left to its key."""

@@ -57,8 +57,8 @@ class Replays:
         after = await self.compute.do(self._follower.follow, base, listed, parsed)
         entry = ledger.newest
         assert entry is not None
-        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
-        if (after.mean.root, weights_root(after.weighed), after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
+        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
+        if (after.mean.root, weights_root(after.weighed), after.blob.root, after.outcome.thresholds, after.outcome.min_exponent) != said:
             raise EncodingError(f"round {entry.round} does not come to what its writer says")
         self.know(batch, after, blobs)
 

@@ -316,7 +316,7 @@ class Auditor:
             over = self._over(assignment, needed, contribution, claims, lacking)
             if lacking:
                 await self._fetching.check(assignment, vectors)
-            ask = Ask(assignment.round, assignment.header, body, assignment.floor, assignment.left, over)
+            ask = Ask(assignment.round, assignment.header, body, assignment.min_exponent, assignment.left, over)
             found = await self._answered(assignment, ask, needs_weights=not set(lacking) & set(vectors_of(contribution, claims)))
             if found.said == Said.DONE or (found.said == Said.LACKS and lacking):
                 return found

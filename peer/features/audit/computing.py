@@ -60,7 +60,7 @@ class Ask:
     round: int  # that has it
     header: Header
     body: bytes
-    floor: int  # of its base
+    min_exponent: int  # of its base
     left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key
     over: tuple[int, ...]  # steps whose own vectors do not come any more: what is not here of them was not brought
 

@@ -97,7 +97,7 @@ class Bench:
         digest, contribution = ask.header.contribution.digest, ask.header.contribution.open()
         claims = tuple(signed.open() for signed in ask.header.claims)
         if self._audit is None or self._audit[0] != digest:
-            submission = Submission(contribution, claims, ask.body, ask.floor, tuple(map(bool, ask.left)))
+            submission = Submission(contribution, claims, ask.body, ask.min_exponent, tuple(map(bool, ask.left)))
             base = State(contribution.round - 1, self._weights, ())  # local steps begin without moments
             self._audit = digest, Recomputation(self._manifest, self._plan, submission, self._microbatches, base, self._teacher)
         brought = FetchedVectors(self._fetched, ask.round, digest, contribution, claims, self._microbatches.num_weights)

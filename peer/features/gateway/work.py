@@ -99,7 +99,7 @@ class Terms:
             key=leased.key,
             round=work.base.round + 1,
             base=work.base.commit,
-            floor=work.base.floor,
+            min_exponent=work.base.min_exponent,
             cohort=work.cohort,
             architecture=work.architecture.text,
             microbatches_a_step=leased.microbatches_a_step,
@@ -136,7 +136,7 @@ class Terms:
             raise EncodingError("the claim counts other microbatches than came back")
         space = self._training_spec.plan.space
         count = num_covered(space, work.architecture)
-        values = parse(CODEC, back.body, count).values(work.base.floor)
+        values = parse(CODEC, back.body, count).values(work.base.min_exponent)
         learnt = scattered(values, space, work.architecture)
         names = {claim.given} if self._steps > 1 else {claim.given, claim.steps[0].vector}
         if names != {vector_digest(learnt)}:

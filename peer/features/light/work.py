@@ -187,9 +187,9 @@ class LightWork:
         if not bool(np.isfinite(vector).all()):
             raise NoUse("what was learnt is not finite")
         space = self._training_spec.plan.space
-        body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
-        decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
-        work = Work(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, accumulator)
+        body = encode(CODEC, vector[coverage(space, architecture)], lease.min_exponent)
+        decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.min_exponent), space, architecture)
+        work = Work(Standing(lease.round - 1, lease.base, b"", lease.min_exponent, None), lease.cohort, accumulator)
         digest = vector_digest(decoded)  # given too: its gateway, which has the residual, adds the part of it
         of_step = digest if accumulator.step_microbatches else b""
         claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.microbatch_ms, given=digest, residual=lease.residual)

@@ -107,7 +107,7 @@ def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(follower: Fo
     rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     assert [row.samples for row in rows] == [4 * 32, 5 * 32, CONFIG.round.weight_cap]  # the third has more
     shares = weights(rows)
-    decoded = [one.parsed.values(ledger.floor_at(0)) for one in contributions]
+    decoded = [one.parsed.values(ledger.min_exponent_at(0)) for one in contributions]
     for place in (0, 1, 4_095, 4_096, NUM_WEIGHTS - 1):
         exact = sum(Fraction(float(values[place])) * share for values, share in zip(decoded, shares, strict=True)) / sum(shares)
         assert after.outcome.mean[place] == float32(exact)
@@ -143,7 +143,7 @@ def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_wei
     rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     part, whole = weights(rows)
     assert found.weights == (part, whole)
-    values, others = (one.parsed.values(ledger.floor_at(0)) for one in contributions)
+    values, others = (one.parsed.values(ledger.min_exponent_at(0)) for one in contributions)
     assert values[~small_N].any()  # which it has nothing to say of
     for place in (*np.flatnonzero(small_N & (values != 0))[:3], *np.flatnonzero(~small_N & (values != 0))[:3]):
         of_all = Fraction(float(others[place])) * whole
@@ -154,15 +154,15 @@ def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_wei
     assert alone.mean[small_N].tobytes() == values[small_N].tobytes()
 
 
-def test_what_comes_late_is_decoded_on_the_floor_of_its_own_base(follower: Follower, ledger: Ledger) -> None:
+def test_what_comes_late_is_decoded_on_the_min_exponent_of_its_own_base(follower: Follower, ledger: Ledger) -> None:
     late = made(ledger, PEERS[0])
     rounds_of = [everybodys(ledger)[1:]]
     after = follow(follower, ledger, rounds_of[0])
     commit(ledger, [one.header for one in rounds_of[0]], after)
     follower.adopt(after.state)
-    assert ledger.floor_at(1) != ledger.floor_at(0)
+    assert ledger.min_exponent_at(1) != ledger.min_exponent_at(0)
     found = follow(follower, ledger, [late])
-    assert found.outcome.mean.tobytes() == late.parsed.values(ledger.floor_at(0)).tobytes()
+    assert found.outcome.mean.tobytes() == late.parsed.values(ledger.min_exponent_at(0)).tobytes()
 
 
 def test_a_thread_that_flushes_denormals_to_zero_computes_nothing(follower: Follower, ledger: Ledger) -> None:

@@ -142,7 +142,7 @@ def test_a_run_that_shrinks_and_sorts_and_has_a_teacher_is_computed_again(tmp_pa
     assert (found.first, shown[9]) == (3, state_digest(states[-1]))  # the teacher's
 
 
-def test_late_contributions_are_computed_again_on_the_floors_of_their_bases(tmp_path: Path) -> None:
+def test_late_contributions_are_computed_again_on_the_min_exponents_of_their_bases(tmp_path: Path) -> None:
     run = opened(tmp_path / "aggregator")
     with run.log as log:
         play(run, 1)

@@ -188,7 +188,7 @@ def test_entries_are_read_from_their_own_bytes_and_their_signatures_checked(page
     assert opened[0]["fields"]["claims"] == [samples.SIGNED_CLAIM.digest.hex()]
     (claim,) = opened[0]["claims"]
     assert (claim["cohort"], claim["work"]) == (samples.CLAIM.cohort, list(samples.CLAIM.work))
-    assert (opened[1]["fields"]["contributions"], opened[1]["fields"]["floor"]) == (2, -31)
+    assert (opened[1]["fields"]["contributions"], opened[1]["fields"]["min_exponent"]) == (2, -31)
     assert opened[2]["fields"]["first"] == str(2**62 - 1)
     assert (opened[1]["signed"], len(opened[3]["claims"]), opened[5]["signed"]) == ([], 32, [])
     assert (opened[4]["fields"]["by"], opened[4]["fields"]["outcomes"]) == (samples.VERDICT.by.hex(), [0])

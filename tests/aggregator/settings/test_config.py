@@ -50,7 +50,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "outer_rate": "0.7",
         "outer_momentum": "0",
     },
-    "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
+    "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_min_exponent": -20},
     "rewards": {"pool": 1, "unaudited_percent": 100},
     "trust": {
         "mode": "audited",
@@ -195,8 +195,8 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("optimizer", "outer_rate", "0.9"),
         ("exchange", "max_rows", "0"),
         ("exchange", "max_rows", "1025"),
-        ("exchange", "first_floor", "-201"),
-        ("exchange", "first_floor", "95"),
+        ("exchange", "first_min_exponent", "-201"),
+        ("exchange", "first_min_exponent", "95"),
         ("rewards", "pool", "0"),
         ("trust", "mode", '"closed"'),
         ("trust", "proven", '["nobody"]'),
@@ -302,7 +302,7 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
         target_batch=config.round.target_batch,
         max_claim_samples=config.round.max_claim_samples,
         weight_cap=config.round.weight_cap,
-        first_floor=config.exchange.first_floor,
+        first_min_exponent=config.exchange.first_min_exponent,
         first_open_ms=round(config.round.first_open_s * 1000),
         min_open_ms=round(config.round.min_open_s * 1000),
         max_open_ms=round(config.round.max_open_s * 1000),
@@ -323,7 +323,7 @@ def audited(**sections: dict[str, Any]) -> RunConfig:
 
 
 def test_an_audited_run_may_have_several_local_steps_and_a_sparse_codec() -> None:
-    exchange = {"local_steps": 4, "codec": "topk-256-4", "first_floor": -20}
+    exchange = {"local_steps": 4, "codec": "topk-256-4", "first_min_exponent": -20}
     manifest = audited(exchange=exchange, round={"max_claim_samples": 10_000}).manifest(OPERATOR, STATE, digits())
     assert (manifest.is_audited, manifest.exchange.local_steps, manifest.exchange.codec) == (True, 4, "topk-256-4")
 

@@ -18,7 +18,7 @@ from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.settings import TASKS, first_floor, thin, usual
+from manta_swarm.automl.training.settings import TASKS, first_min_exponent, thin, usual
 from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 from manta_swarm.automl.training.update import initial_state, next_state, state_digest
 from manta_swarm.codec.coding import body_num_bytes, encode, parse
@@ -115,7 +115,7 @@ def test_a_cohort_with_local_steps_is_made_by_hand_with_the_same_bits(few: Image
     plan = plan_of(local_steps=3)
     training = trainer(few, plan, cohorts=1)
     worker, state = Worker(plan.supernet, few), initial_state(plan)
-    residual, floor = np.zeros(worker.num_weights, np.float32), first_floor(SPARSE)
+    residual, min_exponent = np.zeros(worker.num_weights, np.float32), first_min_exponent(SPARSE)
     for round_ in (1, 2):
         base, architectures = sha256(cbor(("local round", round_ - 1))), plan.architectures(round_, "any")
         local = LocalSteps(state, plan)
@@ -124,16 +124,16 @@ def test_a_cohort_with_local_steps_is_made_by_hand_with_the_same_bits(few: Image
             microbatch = Microbatch(plan.seed, base, step, bytes(32), step, architectures[(base[0] + step) % 12], 2)
             local.step(worker.train(microbatch).gradient)
         given = local.learnt().numpy() + residual
-        body = parse(SPARSE, encode(SPARSE, given, floor), len(given))
-        residual = given - body.values(floor)
-        state = next_state(state, torch.from_numpy(body.values(floor)), plan)  # the mean of one row is what it decodes to
+        body = parse(SPARSE, encode(SPARSE, given, min_exponent), len(given))
+        residual = given - body.values(min_exponent)
+        state = next_state(state, torch.from_numpy(body.values(min_exponent)), plan)  # the mean of one row is what it decodes to
         training.step()
         assert state_digest(training.state) == state_digest(state)
         memory = training.memory
         assert memory is not None
         assert memory.residuals[0] is not None
         assert np.array_equal(memory.residuals[0], residual)
-        floor = memory.floor
+        min_exponent = memory.min_exponent
 
 
 @pytest.mark.parametrize("local_steps", [1, 2])
@@ -158,7 +158,7 @@ def test_digits_train_through_all_phases_and_after_a_kill_end_on_the_same_bits(
     assert state_digest(again.state) == state_digest(whole.state)
     assert again.memory is not None
     assert whole.memory is not None
-    assert (again.memory.floor, again.memory.thresholds) == (whole.memory.floor, whole.memory.thresholds)
+    assert (again.memory.min_exponent, again.memory.thresholds) == (whole.memory.min_exponent, whole.memory.thresholds)
     for one, other in zip(again.memory.residuals, whole.memory.residuals, strict=True):
         assert np.array_equal(np.zeros(1) if one is None else one, np.zeros(1) if other is None else other)
     assert {path.name for path in (tmp_path / "out").glob("exchange-*")} == {"exchange-00000006.safetensors"}

@@ -31,7 +31,7 @@ from manta_swarm.protocol.rewards import architecture_cost
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.runs import EXCHANGE, manifest_of
 
-BASE, FLOOR = b"b" * 32, -32
+BASE, MIN_EXPONENT = b"b" * 32, -32
 KEYS = (b"k" * 32, b"l" * 32, b"m" * 32)
 COUNTS = (2, 3, 6)  # microbatches of a step; the last ones weigh as much as the cap allows
 CAP = 80  # samples
@@ -242,14 +242,14 @@ class Cohort:
         if run.num_steps > 1:
             weights = [min(CAP, sum(step.count for step in member.steps) * run.manifest.microbatch_samples) for member in self.staying]
             whole = near_mean([member.gave for member in self.staying if member.gave is not None], weights)
-        body = encode(codec, (of_body or _as_it_is)(np.nan_to_num(whole)), FLOOR)
-        leaves = residual_digest(left_over(whole, parse(codec, body, whole.size), FLOOR)) if run.is_sparse else b""
+        body = encode(codec, (of_body or _as_it_is)(np.nan_to_num(whole)), MIN_EXPONENT)
+        leaves = residual_digest(left_over(whole, parse(codec, body, whole.size), MIN_EXPONENT)) if run.is_sparse else b""
         counted = [sum((len(member.steps) > step) << place for place, member in enumerate(self.members)) for step in range(run.num_steps)]
         means = tuple(StepMean(vector_digest(mean), bits) for mean, bits in zip(self.means, counted, strict=True))
         digests = tuple(sha256(pack(claim)) for claim in claims)
         in_body, founder = counted[-1], self.members[0].key
         contribution = Contribution(bytes(32), 1, BASE, founder, digests, in_body, means, bytes(32), leaves if left is None else left)
-        return Submission(contribution, claims, body, FLOOR, tuple(member.was_left for member in self.members))
+        return Submission(contribution, claims, body, MIN_EXPONENT, tuple(member.was_left for member in self.members))
 
     def shown(self) -> Shown:
         owns = {(place, step): vector for place, member in enumerate(self.members) for step, vector in enumerate(member.own)}
@@ -510,9 +510,9 @@ def test_a_residual_that_coding_did_not_leave_is_the_founders_fault(run: Run) ->
 
 
 def test_a_body_that_saturates_is_good_only_where_the_gradients_do(dense: Run) -> None:
-    """A larger state of the same network: its gradients are too large for the last window of exponents on this floor."""
+    """A larger state of the same network: its gradients are too large for the last window of exponents on this min exponent."""
     cohort = Cohort(dense, KEYS[:1]).work()
-    low = replace(cohort.submission(), floor=-80)
+    low = replace(cohort.submission(), min_exponent=-80)
     honest = replace(low, body=encode("int16", cohort.means[0], -80))
     assert (np.abs(parse("int16", honest.body, len(cohort.means[0])).values(-80)) < np.abs(cohort.means[0])).any()
     assert cohort.judgements(honest) == (GOOD,)

@@ -98,7 +98,7 @@ def test_a_sort_leaves_no_residuals_and_the_rest_as_it_was() -> None:
     found.mean(learnt(vectors(1)))
     before = found.memory
     found.sorted()
-    assert found.memory == Memory(before.floor, before.thresholds, (None, None, None))
+    assert found.memory == Memory(before.min_exponent, before.thresholds, (None, None, None))
 
 
 def test_who_learnt_what_is_no_finite_number_is_not_in_the_table_and_keeps_its_residual() -> None:
@@ -131,12 +131,16 @@ def test_what_an_exchange_leaves_survives_its_file(tmp_path: Path) -> None:
     found = exchange(SPARSE)
     found.mean(learnt(vectors(1)))
     partial = replace(found.memory, residuals=(found.memory.residuals[0], None, found.memory.residuals[2]))
-    large = replace(partial, thresholds=(Threshold(0, MAX_NORM, 5), Threshold(2, 1, 2**40)), floor=-77)
+    large = replace(partial, thresholds=(Threshold(0, MAX_NORM, 5), Threshold(2, 1, 2**40)), min_exponent=-77)
     for number, memory in enumerate((found.memory, partial, large, Memory(-32, (), (None,)))):
         path = tmp_path / f"{number}.safetensors"
         save_memory(path, memory)
         again = load_memory(path, N)
-        assert (again.floor, again.thresholds, len(again.residuals)) == (memory.floor, memory.thresholds, len(memory.residuals))
+        assert (again.min_exponent, again.thresholds, len(again.residuals)) == (
+            memory.min_exponent,
+            memory.thresholds,
+            len(memory.residuals),
+        )
         for one, other in zip(again.residuals, memory.residuals, strict=True):
             assert (one is None and other is None) or np.array_equal(one, other)
 

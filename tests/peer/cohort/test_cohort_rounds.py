@@ -22,7 +22,7 @@ THIN = replace(
     local_steps=STEPS,
     max_claim_samples=STEPS * MICROBATCH,
     weight_cap=STEPS * MICROBATCH,
-    first_floor=-24,
+    first_min_exponent=-24,
 )
 BOTH = pytest.mark.parametrize("exchange", [DENSE, THIN], ids=["dense", "thin"])
 

@@ -91,7 +91,7 @@ def test_what_is_said_about_a_run_has_its_sizes(tmp_path: Path) -> None:
 
 def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path) -> None:
     shards = TravellingShards(list_root=bytes(32), list_bytes=1_000, size_bytes=50_000_000, train_shards=4)
-    exchange = replace(signed_manifest().open().exchange, codec="topk-192-4", local_steps=4, first_floor=-28, max_claim_samples=4096)
+    exchange = replace(signed_manifest().open().exchange, codec="topk-192-4", local_steps=4, first_min_exponent=-28, max_claim_samples=4096)
     rules = AuditRules((OPERATOR.public_key,), kept_rounds=8, pending_rounds=13)
     manifest = replace(signed_manifest().open(), exchange=exchange, audits=(rules,), shards=(shards,))
     newest = round_of_three()

@@ -30,7 +30,7 @@ from tests.runs import EXCHANGE, manifest_of
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 EARLY, LATE, LIAR = (Identity(bytes([seed]) * 32) for seed in (2, 3, 4))
-FLOORS = dict.fromkeys(range(-10, 110), -32)
+MIN_EXPONENTS = dict.fromkeys(range(-10, 110), -32)
 
 # Which way is the shortest.
 
@@ -62,32 +62,32 @@ def after(rows: int, round_: int = 10) -> Standing:
 )
 def test_the_way_of_the_fewest_bytes_is_first(rows: int, own: bool, codec: str, names: list[str]) -> None:
     manifest = replace(MANIFEST, exchange=replace(EXCHANGE, codec=codec))
-    found = ways(after(rows), START, own, manifest, 100_000, knows_floors=True)
+    found = ways(after(rows), START, own, manifest, 100_000, knows_min_exponents=True)
     assert [way.name for way in found] == names
     assert [way.num_bytes for way in found] == sorted(way.num_bytes for way in found)
 
 
 def test_bytes_are_those_that_travel() -> None:
-    found = {way.name: way.num_bytes for way in ways(after(3), START, True, MANIFEST, 100_000, knows_floors=True)}
+    found = {way.name: way.num_bytes for way in ways(after(3), START, True, MANIFEST, 100_000, knows_min_exponents=True)}
     assert found["mean"] == 400_000
     assert 800_000 < found["state"] < 800_200  # and a header
     assert 2 * 200_025 < found["bodies"] < 2 * 200_025 + 3 * 160  # 25 chunks; and the table
 
 
 @pytest.mark.parametrize(
-    ("target", "held", "knows_floors", "names"),
+    ("target", "held", "knows_min_exponents", "names"),
     [
         pytest.param(after(1), None, True, ["state"], id="nothing is held"),
         pytest.param(after(1, 12), START, True, ["state"], id="far behind"),
         pytest.param(after(1, 9), START, True, ["state"], id="another commit of the round held"),
         pytest.param(START, None, True, ["state"], id="the run's start"),
-        pytest.param(after(1), START, False, ["mean", "state"], id="floors are not known"),
+        pytest.param(after(1), START, False, ["mean", "state"], id="min exponents are not known"),
     ],
 )
 def test_where_there_is_less_to_go_by_there_are_fewer_ways(
-    target: Standing, held: Standing | None, knows_floors: bool, names: list[str]
+    target: Standing, held: Standing | None, knows_min_exponents: bool, names: list[str]
 ) -> None:
-    assert [way.name for way in ways(target, held, False, MANIFEST, 100_000, knows_floors)] == names
+    assert [way.name for way in ways(target, held, False, MANIFEST, 100_000, knows_min_exponents)] == names
 
 
 SPARSE = replace(MANIFEST, exchange=replace(EXCHANGE, codec="topk-64-4", local_steps=5))
@@ -95,17 +95,17 @@ PATH = tuple(after(2, round_) for round_ in range(10, 30))
 
 
 def test_of_the_newest_state_and_all_rounds_since_the_one_held_what_takes_fewer_bytes_is_taken() -> None:
-    assert next_stop(PATH[:1], START, MANIFEST, 100_000, FLOORS) is PATH[0]
-    assert next_stop(PATH, START, MANIFEST, 100_000, FLOORS) is PATH[-1]  # dense: each body is half a mean
-    assert next_stop(PATH[:2], START, MANIFEST, 100_000, FLOORS) is PATH[0]  # two means are a little less than SGD's state
-    assert next_stop(PATH, START, SPARSE, 100_000, FLOORS) is PATH[0]  # sparse: twenty rounds are less than a state
-    assert next_stop(PATH, START, SPARSE, 100_000, {}) is PATH[-1]  # without floors it would be twenty means
+    assert next_stop(PATH[:1], START, MANIFEST, 100_000, MIN_EXPONENTS) is PATH[0]
+    assert next_stop(PATH, START, MANIFEST, 100_000, MIN_EXPONENTS) is PATH[-1]  # dense: each body is half a mean
+    assert next_stop(PATH[:2], START, MANIFEST, 100_000, MIN_EXPONENTS) is PATH[0]  # two means are a little less than SGD's state
+    assert next_stop(PATH, START, SPARSE, 100_000, MIN_EXPONENTS) is PATH[0]  # sparse: twenty rounds are less than a state
+    assert next_stop(PATH, START, SPARSE, 100_000, {}) is PATH[-1]  # without min exponents it would be twenty means
 
 
 def test_where_nothing_is_held_or_commits_between_are_not_known_it_is_the_newest_one() -> None:
-    assert next_stop(PATH, None, SPARSE, 100_000, FLOORS) is PATH[-1]
-    assert next_stop(PATH[1:], START, SPARSE, 100_000, FLOORS) is PATH[-1]
-    assert next_stop((PATH[0], PATH[2]), START, SPARSE, 100_000, FLOORS) is PATH[2]
+    assert next_stop(PATH, None, SPARSE, 100_000, MIN_EXPONENTS) is PATH[-1]
+    assert next_stop(PATH[1:], START, SPARSE, 100_000, MIN_EXPONENTS) is PATH[-1]
+    assert next_stop((PATH[0], PATH[2]), START, SPARSE, 100_000, MIN_EXPONENTS) is PATH[2]
 
 
 # Going there.
@@ -166,7 +166,7 @@ class Scene:
     async def at_the_start(self, identity: Identity) -> States:
         """Return a peer that holds the run's first state; nothing was asked for yet."""
         states = await self.peer(identity)
-        await states.reach(self.start, None, FLOORS)
+        await states.reach(self.start, None, MIN_EXPONENTS)
         self.asked.clear()
         return states
 
@@ -194,8 +194,8 @@ def note_what_is_asked(endpoint: MemoryEndpoint, roots: list[bytes]) -> None:
     endpoint.handlers["blob"] = note
 
 
-def own_floors(scene: Scene) -> dict[int, int]:
-    return {round_: scene.log.ledger.floor_at(round_) for round_ in range(scene.log.ledger.round + 1)}
+def own_min_exponents(scene: Scene) -> dict[int, int]:
+    return {round_: scene.log.ledger.min_exponent_at(round_) for round_ in range(scene.log.ledger.round + 1)}
 
 
 def test_a_state_is_reached_by_its_table_s_bodies() -> None:
@@ -203,7 +203,7 @@ def test_a_state_is_reached_by_its_table_s_bodies() -> None:
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(3):
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene))
+            await states.reach(target, held, own_min_exponents(scene))
             assert state_digest(states.held) == target.state
             held = target
         bodies = {blob.root for _, blob in scene.log.handed.values()}
@@ -217,7 +217,7 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(4):
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene))
+            await states.reach(target, held, own_min_exponents(scene))
             held = target
         own = scene.log.give(PEERS[1], 50, age=3)
         header, blob = scene.log.handed[own]
@@ -225,7 +225,7 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         target = scene.commit()
         assert {listed.weighing.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
         scene.asked.clear()
-        await states.reach(target, held, own_floors(scene))
+        await states.reach(target, held, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
         assert blob.root not in scene.asked
         assert header.contribution.open().body == blob.root
@@ -236,11 +236,11 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
 def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
     async def story(scene: Scene) -> None:
         states, blob_store = await scene.peer_with_blob_store(EARLY)
-        await states.reach(scene.start, None, FLOORS)
+        await states.reach(scene.start, None, MIN_EXPONENTS)
         _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
         states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
         assert blob_store.get(blob.root) is None
-        await states.reach(Standing.after(scene.log.commit()), scene.start, own_floors(scene))
+        await states.reach(Standing.after(scene.log.commit()), scene.start, own_min_exponents(scene))
         assert blob_store.get(blob.root) is not None
 
     in_scene(story)
@@ -250,7 +250,7 @@ def test_with_more_rows_it_is_reached_by_the_mean() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
         target = scene.commit(rows=3)
-        await states.reach(target, scene.start, own_floors(scene))
+        await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
         assert set(scene.asked) == {scene.log.means[0].root}
 
@@ -262,7 +262,7 @@ def test_far_behind_the_state_itself_is_fetched() -> None:
         states = await scene.at_the_start(LATE)
         scene.commit()
         target = scene.commit()
-        await states.reach(target, scene.start, own_floors(scene))
+        await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
         assert set(scene.asked) == {target.state}
 
@@ -273,11 +273,11 @@ def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again
     async def story(scene: Scene) -> None:
         states, held = await scene.at_the_start(LATE), scene.start
         path = tuple(scene.commit(rows=2) for _ in range(4))
-        floors = own_floors(scene)
+        min_exponents = own_min_exponents(scene)
         for place, expected in enumerate(path):
-            stop = states.next_stop(path[place:], held, floors)
+            stop = states.next_stop(path[place:], held, min_exponents)
             assert stop is expected
-            await states.reach(stop, held, floors)
+            await states.reach(stop, held, min_exponents)
             assert state_digest(states.held) == stop.state
             held = stop
         assert not {standing.state for standing in path} & set(scene.asked)
@@ -288,15 +288,15 @@ def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again
 def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> None:
     async def story(scene: Scene) -> None:
         states, path = await scene.at_the_start(LATE), tuple(scene.commit() for _ in range(3))
-        floors, items = own_floors(scene), scene.log.blob_store._items
+        min_exponents, items = own_min_exponents(scene), scene.log.blob_store._items
         for root in [root for root in items if root != path[-1].state]:
             del items[root]
-        stop = states.next_stop(path, scene.start, floors)
+        stop = states.next_stop(path, scene.start, min_exponents)
         assert stop is path[0]
         with pytest.raises(Unreachable):
-            await states.reach(stop, scene.start, floors)
-        assert states.next_stop(path, scene.start, floors) is path[-1]
-        await states.reach(path[-1], scene.start, floors)
+            await states.reach(stop, scene.start, min_exponents)
+        assert states.next_stop(path, scene.start, min_exponents) is path[-1]
+        await states.reach(path[-1], scene.start, min_exponents)
         assert state_digest(states.held) == path[-1].state
 
     in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
@@ -312,7 +312,7 @@ def test_what_nobody_has_any_more_is_done_without_soon() -> None:
         for root in [root for root in items if root != target.state]:
             del items[root]
         async with asyncio.timeout(30):  # and not when the deadline is over
-            await states.reach(target, scene.start, own_floors(scene))
+            await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
 
     in_scene(story)
@@ -327,7 +327,7 @@ def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(cap
         with pytest.raises(
             Unreachable, match=r"by bodies: it leads to another state; by mean: it leads to another state; by state: nobody"
         ):
-            await states.reach(target, scene.start, own_floors(scene))
+            await states.reach(target, scene.start, own_min_exponents(scene))
         assert states.held is before
         assert "the committed bodies leads to another state here round=1" in caplog.text
 
@@ -338,8 +338,8 @@ def test_a_table_that_no_log_may_have_is_passed_by() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
-        floors = {**own_floors(scene), 0: 200}  # a floor that no body can have
-        await states.reach(target, scene.start, floors)
+        min_exponents = {**own_min_exponents(scene), 0: 200}  # a min exponent that no body can have
+        await states.reach(target, scene.start, min_exponents)
         assert state_digest(states.held) == target.state
         assert scene.log.means[0].root in scene.asked
 
@@ -357,7 +357,7 @@ def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixtu
         target = scene.commit()  # so far that the state is fetched
         false = Blob.of(state_pieces(states.held))
         lie._pinned[target.state] = Blob(false.pieces, false.hashes, target.state)  # type: ignore[arg-type,index]
-        await states.reach(target, scene.start, own_floors(scene))
+        await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
         assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
 
@@ -368,9 +368,9 @@ def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
     async def story(scene: Scene) -> None:
         early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
         target = scene.commit(rows=3)
-        await early.reach(target, scene.start, own_floors(scene))
+        await early.reach(target, scene.start, own_min_exponents(scene))
         scene.log.go_away()
-        await late.reach(target, scene.start, own_floors(scene))
+        await late.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(late.held) == target.state
 
     in_scene(story)
@@ -388,7 +388,7 @@ def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(timeouts, "FETCH_S", 0.3)
         started_s = asyncio.get_running_loop().time()
         with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
-            await states.reach(target, scene.start, own_floors(scene))
+            await states.reach(target, scene.start, own_min_exponents(scene))
         assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
         assert state_digest(states.held) == scene.start.state
 
@@ -403,7 +403,7 @@ async def live_through(scene: Scene, states: States, last: int) -> list[Standing
     standings = [scene.start]
     for _ in range(last):
         standings.append(scene.commit())
-        await states.reach(standings[-1], standings[-2], own_floors(scene))
+        await states.reach(standings[-1], standings[-2], own_min_exponents(scene))
     return standings
 
 
@@ -426,7 +426,7 @@ def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that
                 assert found[0] == state_digest(expected)
                 assert torch.equal(found[1], expected.parameters)
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene))
+            await states.reach(target, held, own_min_exponents(scene))
             held = target
             if round_ == taught:
                 expected = states.held
@@ -464,8 +464,8 @@ def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_han
     async def story(scene: Scene) -> None:
         early, late, third = await scene.at_the_start(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
         standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, FLOORS)
-        await third.reach(standings[-1], None, FLOORS)
+        await late.reach(standings[-1], None, MIN_EXPONENTS)
+        await third.reach(standings[-1], None, MIN_EXPONENTS)
         scene.log.go_away()
         found, expected = await late.teacher(), await early.teacher()
         assert found is not None
@@ -486,7 +486,7 @@ def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.Log
         early, late = await scene.at_the_start(EARLY), await scene.peer(LATE)
         first = Blob.of(state_pieces(early.held))
         standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, FLOORS)
+        await late.reach(standings[-1], None, MIN_EXPONENTS)
         lie, root = BlobStore(max_bytes=1), standings[teacher_round(scene)].state
         lie._pinned[root] = Blob(first.pieces, first.hashes, root)  # type: ignore[arg-type]
         liar = scene.log.network.endpoint(LIAR.public_key)

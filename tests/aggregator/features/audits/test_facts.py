@@ -80,7 +80,7 @@ def test_a_contribution_is_found_among_those_of_its_round_and_read_once(log: Log
         LogFacts(log).header(99, first[0].contribution.digest)
     ledger = log.ledger
     assert facts.beacon(round_) == ledger.commit_at(round_ + 1)
-    assert facts.base(round_ + 1) == (ledger.state_at(round_), ledger.floor_at(round_))
+    assert facts.base(round_ + 1) == (ledger.state_at(round_), ledger.min_exponent_at(round_))
 
 
 def test_what_is_not_audited_any_more_is_forgotten(log: Log) -> None:

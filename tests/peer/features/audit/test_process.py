@@ -13,7 +13,7 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome
-from tests.automl.training.test_audit import FLOOR, Cohort, Run, reversed_, run_of
+from tests.automl.training.test_audit import MIN_EXPONENT, Cohort, Run, reversed_, run_of
 
 PEERS = sorted((Identity(sha256(name)) for name in (b"one", b"other")), key=lambda each: each.public_key)
 
@@ -73,7 +73,7 @@ def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
     claims = tuple(Signed.sign(claim, identity) for claim, identity in zip(submission.claims, PEERS, strict=True))
     contribution = replace(submission.contribution, claims=tuple(signed.digest for signed in claims))
     header = Header(Signed.sign(contribution, PEERS[0]), claims)
-    return cohort, Ask(1, header, submission.body, FLOOR, (1, 1), ())
+    return cohort, Ask(1, header, submission.body, MIN_EXPONENT, (1, 1), ())
 
 
 def keep(folder: VectorsFolder, what: tuple[Cohort, Ask], *, own: bool = False) -> None:

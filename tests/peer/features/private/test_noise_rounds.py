@@ -25,7 +25,7 @@ def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_
         assert account.times == 1
         claim = header.claims[0].open()
         body = parse(scene.log.manifest.exchange.codec, b"".join(map(bytes, blob.pieces)), scene.log.num_weights)
-        values = body.values(scene.log.manifest.exchange.first_floor)
+        values = body.values(scene.log.manifest.exchange.first_min_exponent)
         assert 90 < float(np.std(values)) < 110  # what was learnt has values of a hundredth
         contribution = header.contribution.open()
         if steps > 1:
@@ -35,7 +35,7 @@ def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_
         assert claim.residual == b""
         assert member.status.epsilon == 1.0
 
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=MICROBATCH * 40, first_floor=0))
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=MICROBATCH * 40, first_min_exponent=0))
 
 
 def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
