@@ -26,7 +26,7 @@ from manta_swarm.peer.submit.submitter import Result, Submitter
 from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import Heads
-from manta_swarm.peer.sync.one_history import OneHistory
+from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
@@ -88,7 +88,7 @@ class Session:
         self._credit = Credit(context, progress)
         self._word = OperatorNotice(context)
         heads = Heads(context, progress)
-        self._one_history = OneHistory(context, progress, neighbours, heads)
+        self._split_view_monitor = SplitViewMonitor(context, progress, neighbours, heads)
         self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
 
     # What the log says.
@@ -103,7 +103,7 @@ class Session:
             with update:
                 self._take(update.told)
                 if update.is_far_ahead:
-                    self._one_history.look_soon()
+                    self._split_view_monitor.look_soon()
 
     def _take(self, told: FeedUpdate) -> None:
         """Take note of what the log, or a neighbour, says of where the run stands.
@@ -237,7 +237,7 @@ class Session:
         node = self.context.node
         await self.context.blob_store.serve(node)
         await self._subscriber.start()
-        await self._one_history.start()
+        await self._split_view_monitor.start()
         await self._distribution.start()
         await self._others.start()
         await self._word.hear(node)
@@ -248,7 +248,7 @@ class Session:
             try:
                 await self._pool.start()
                 self._pool_changed()
-                await unless(self.progress.leaving, self._one_history.telling(self._subscriber.first_look))
+                await unless(self.progress.leaving, self._split_view_monitor.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
                 background.append(meeting := tasks.create_task(self._others.announcer.meet()))
@@ -256,8 +256,8 @@ class Session:
                     tasks.create_task(watch)
                     for watch in (
                         self._others.announcer.watch(),
-                        self._one_history.telling(self._subscriber.listen),
-                        self._one_history.telling(self._one_history.watch),
+                        self._split_view_monitor.telling(self._subscriber.listen),
+                        self._split_view_monitor.telling(self._split_view_monitor.watch),
                         self._watch_absences(),
                         self._find(),
                         self._watch_guilt(),

@@ -30,7 +30,7 @@ from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
-from manta_swarm.peer.sync.one_history import MAX_HISTORIES_BYTES
+from manta_swarm.peer.sync.split_view_monitor import MAX_HISTORIES_BYTES
 from manta_swarm.protocol import auditing
 from manta_swarm.protocol.admission import Admission, Invitation, Pass
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of

@@ -14,7 +14,7 @@ from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.newest_head import look_up_newest, name_of, publish_newest
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.sync.one_history import OneHistory
+from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -104,7 +104,7 @@ def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(t
         other = await second_history(scene, [1])
         one = scene.join(0)
         await commits(scene.log, one, 2)
-        await until(lambda: one.loop._one_history.agreed is not None)
+        await until(lambda: one.loop._split_view_monitor.agreed is not None)
         monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
         scene.network.lost = lambda _sender, _receiver, method: method == "commit"
         two = scene.join(1)
@@ -143,13 +143,13 @@ def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path)
             await asyncio.gather(one.reaches(round_), two.reaches(round_))
             await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt(max(1, round_ - 1)))
         for member in (one, two):
-            history = member.loop._one_history
+            history = member.loop._split_view_monitor
             await until(lambda history=history: history.agreed is not None and history.agreed.proven.round.round == 3)
             await history.look()  # nobody complains
             assert not kept(member)
         await one.leaves()
         again = scene.join(0)
-        assert again.loop._one_history.agreed == one.loop._one_history.agreed
+        assert again.loop._split_view_monitor.agreed == one.loop._split_view_monitor.agreed
 
     play(tmp_path, story)
 
@@ -246,7 +246,7 @@ def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) ->
             await scene.log.endpoint.publish(name_of(run), data, ttl_s=60)
             await stranger.publish(name_of(run), pack(scene.log.receipt()), ttl_s=60)  # under its own key
             assert await look_up_newest(one.endpoint, run, one.loop.context.log) == []
-            await one.loop._one_history.look()
+            await one.loop._split_view_monitor.look()
         assert not kept(one)
 
     play(tmp_path, story)
@@ -259,7 +259,7 @@ def test_a_log_that_never_proves_that_it_goes_on_is_given_up(tmp_path: Path) -> 
 
         one = scene.join(0)
         await commits(scene.log, one, 1)
-        history: OneHistory = one.loop._one_history
+        history: SplitViewMonitor = one.loop._split_view_monitor
         await until(lambda: history.agreed is not None)
         scene.log.endpoint.handlers["consistency"] = refuse
         await scene.log.wait_for(1)

@@ -32,7 +32,7 @@ MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts'
 logger = logging.getLogger("manta.peer")
 
 
-class OneHistory:
+class SplitViewMonitor:
     """One peer's, of one run's log."""
 
     def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: Heads) -> None:
