@@ -65,8 +65,8 @@ def start(
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
-    console = PrintingConsole()
-    console = _JsonConsole(console) if log_format == "json" else console
+    printing = PrintingConsole()
+    console = _JsonConsole(printing) if log_format == "json" else printing
     with clear_errors():
         from manta_swarm.aggregator.settings.config import load_run_file
         from manta_swarm.aggregator.settings.start import Start, door_of

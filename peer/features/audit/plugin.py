@@ -111,7 +111,7 @@ class Auditing(Feature):
         """Work at most for the share of the time that the person gives."""
         self._limits = limits
         if self._auditor is not None:
-            self._auditor.limit(limits.audit, limits.assignment)
+            self._auditor.limit(limits.audit, limits.duty)
 
     def pause(self) -> None:
         """Compute nothing, and have no process, until ``resume``."""
