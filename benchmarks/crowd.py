@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from crowd_rounds import FASTEST_LOT_MS, LOT_SAMPLES, OPERATOR, UNEVEN, Log, Peer, World
+from crowd_rounds import FASTEST_MICROBATCH_MS, MICROBATCH_SAMPLES, OPERATOR, UNEVEN, Log, Peer, World
 
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.manifest import Manifest, Optimizer
@@ -45,9 +45,9 @@ class Outcome:
 
 def manifest_of(num_peers: int, rounds: int, aim_s: float, ratio: float, first_open_ms: int) -> Manifest:
     """Return the manifest of a run whose rounds last about ``aim_s`` if all its peers stay and compute all of the time."""
-    slowest_ms = FASTEST_LOT_MS * ratio
-    microbatches_a_ms = (1 / FASTEST_LOT_MS - 1 / slowest_ms) / math.log(ratio) if ratio > 1 else 1 / FASTEST_LOT_MS
-    target = round(num_peers * microbatches_a_ms * aim_s * 1000 * LOT_SAMPLES)
+    slowest_ms = FASTEST_MICROBATCH_MS * ratio
+    microbatches_a_ms = (1 / FASTEST_MICROBATCH_MS - 1 / slowest_ms) / math.log(ratio) if ratio > 1 else 1 / FASTEST_MICROBATCH_MS
+    target = round(num_peers * microbatches_a_ms * aim_s * 1000 * MICROBATCH_SAMPLES)
     exchange = Exchange("int8", 100, 1, 1024, target, 2**40, 2**40, -32, first_open_ms, 100, 86_400_000)
     return Manifest(
         name="crowd",
@@ -59,7 +59,7 @@ def manifest_of(num_peers: int, rounds: int, aim_s: float, ratio: float, first_o
         algorithm="data-parallel",
         schedule="sandwich",
         num_rounds=rounds,
-        microbatch_samples=LOT_SAMPLES,
+        microbatch_samples=MICROBATCH_SAMPLES,
         optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"),
         initial_state=sha256(b"initial"),
         exchange=exchange,
@@ -77,7 +77,7 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
     world = World()
     log = Log(world, manifest_of(num_peers, rounds, arguments.aim, ratio, arguments.first_open_ms))
     for place in range(num_peers):
-        microbatch_ms = FASTEST_LOT_MS * ratio ** rng.random()
+        microbatch_ms = FASTEST_MICROBATCH_MS * ratio ** rng.random()
         microbatches_ms = [microbatch_ms * part for part in (UNEVEN if arguments.uneven else (1.0,))]
         log.peers.append(Peer(world, log, place, microbatches_ms, random.Random(f"{seed}:{place}")))
     for peer in rng.sample(log.peers, round(arguments.leaving * num_peers)):
@@ -91,7 +91,7 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
     for table in log.tables:
         for claim in table.claims:
             if claim.key in stayed:
-                by_age[table.round.round - claim.round] += claim.microbatches * LOT_SAMPLES
+                by_age[table.round.round - claim.round] += claim.microbatches * MICROBATCH_SAMPLES
     lost: Counter[str] = Counter()
     for peer in stayed.values():
         lost += peer.tally.lost

@@ -26,8 +26,8 @@ from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"crowd")
 OPERATOR = Identity(sha256(b"operator"))
-LOT_SAMPLES = 16
-FASTEST_LOT_MS = 400
+MICROBATCH_SAMPLES = 16
+FASTEST_MICROBATCH_MS = 400
 UNEVEN = (0.4, 0.8, 1.0, 1.8)  # microbatches of a peer's, one after the other, as long as this times its mean: its architectures differ
 CHECK_MS, SYNC_MS = 2, 15  # of a body at the log, one after the other; of those that wait, together
 COMMIT_MS, ROW_MS = 100, 1  # of a round, and more of each row
@@ -169,7 +169,7 @@ class Log:
         assert not self.listed.intersection((claim.key, claim.base) for claim in claims)
         assert len({claim.key for claim in claims}) == len(claims)
         self.listed.update((claim.key, claim.base) for claim in claims)
-        samples = sum(claim.microbatches for claim in claims) * LOT_SAMPLES
+        samples = sum(claim.microbatches for claim in claims) * MICROBATCH_SAMPLES
         self.open_ms = next_open_ms(self.manifest.exchange, self.open_ms, samples, [claim.microbatch_ms for claim in claims])
         number, table = len(self.tables) + 1, sha256(b"".join(closed))
         self.state = sha256(self.state + table)
@@ -240,7 +240,7 @@ class Peer:
         self.open_ms = round_.open_ms
         if commit.inclusion_promise is not None:
             self.listed_in = commit.inclusion_promise.round
-        self.microbatches = self.machine.samples // LOT_SAMPLES
+        self.microbatches = self.machine.samples // MICROBATCH_SAMPLES
         if round_.round + 1 == self.leaves_in:
             self.world.after(self.rng.uniform(0, left_ms), self.leave)
         self.step()
@@ -294,10 +294,10 @@ class Peer:
         def trained() -> None:
             self.pace.microbatch_took(duration_ms)
             self.tally.computed_ms += duration_ms - max(0.0, min(duration_ms, self.world.now - self.log.over_at))
-            if self.machine.microbatch_trained(LOT_SAMPLES):
+            if self.machine.microbatch_trained(MICROBATCH_SAMPLES):
                 self.microbatches += 1
             else:
-                self.tally.lost["the run was over" if self.log.is_over else "microbatches too old"] += LOT_SAMPLES
+                self.tally.lost["the run was over" if self.log.is_over else "microbatches too old"] += MICROBATCH_SAMPLES
 
         self.busy(duration_ms, trained)
 

@@ -35,7 +35,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
 from manta_swarm.protocol.signing import Identity, sha256
 
-_PATIENCE_S = 600.0  # until a process has loaded its libraries, on a busy machine
+_TIMEOUT_S = 600.0  # until a process has loaded its libraries, on a busy machine
 
 RUN, STATE = sha256(b"run"), sha256(b"state")
 PEER, ASKER = Identity(bytes(31) + b"\x01"), Identity(bytes(31) + b"\x02")
@@ -136,7 +136,7 @@ async def paired(arguments: argparse.Namespace, training: Training, asking: Aski
 
 async def reached(condition: Callable[[], bool], tasks: Sequence["asyncio.Task[None]"]) -> None:
     """Return once a condition holds; what ends one of the tasks before ends this."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(_TIMEOUT_S):
         while not condition():
             for task in tasks:
                 if task.done():

@@ -36,7 +36,7 @@ from manta_swarm.aggregator.settings.sections import DataSection, ExchangeSectio
 from manta_swarm.protocol.exchange import MAX_AGE
 
 REST_S = 20.0  # before the first microbatch: what it costs to be there
-LEAST_LOTS = 4  # a local step: a cohort takes whose microbatch fits a third of one
+LEAST_MICROBATCHES = 4  # a local step: a cohort takes whose microbatch fits a third of one
 WARM_UP_ROUNDS = 5  # D settles, and connections are made
 TAIL_ROUNDS = MAX_AGE + 1  # after those that are counted: what is late may still come
 
@@ -275,7 +275,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--supernet", default=DataSection().supernet, help="whose weights are exchanged (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     arguments = parser.parse_args(words)
-    least = LEAST_LOTS if arguments.cohort_size > 1 else 1
+    least = LEAST_MICROBATCHES if arguments.cohort_size > 1 else 1
     if arguments.microbatches < least * arguments.local_steps:
         parser.error(f"--microbatches: at least {least} a local step")
     return arguments

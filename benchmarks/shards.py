@@ -25,7 +25,7 @@ from PIL import Image
 
 _DISTINCT = 20
 _SIDES = (375, 500)
-_LOT = 32
+_MICROBATCH = 32
 _SHARD_MIB = 64
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, nargs="+", default=[1000, 4000, 16000])
-    parser.add_argument("--microbatches", type=int, default=100, help=f"of {_LOT} samples")
+    parser.add_argument("--microbatches", type=int, default=100, help=f"of {_MICROBATCH} samples")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--travel", type=int, metavar="MIB", help="measure how fast shards travel")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
@@ -94,7 +94,7 @@ def _read(folder: Path, microbatches: int, threads: int) -> None:
     rng = np.random.default_rng(1)
     begin = time.monotonic()
     for microbatch in range(microbatches):
-        dataset.training_batch(rng.integers(0, dataset.num_train, _LOT).tolist(), microbatch, 224)
+        dataset.training_batch(rng.integers(0, dataset.num_train, _MICROBATCH).tolist(), microbatch, 224)
     microbatch_ms = (time.monotonic() - begin) / max(microbatches, 1) * 1000
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, f"{microbatch_ms:.0f}")
 

@@ -50,8 +50,8 @@ BASE, KEY, SEED = b"b" * 32, b"k" * 32, 1
 LAYOUTS = ("last", "first")
 # What torch, oneDNN and MKL are told to use at most.
 INSTRUCTIONS = {"sse4": ("default", "SSE41", "SSE4_2"), "avx2": ("avx2", "AVX2", "AVX2"), "avx512": ("avx512", "AVX512_CORE", "AVX512")}
-CLAIM_LOTS = 20
-BLOCK_LOTS = 2_000  # that a process computes: its start takes as long as a hundred of them
+CLAIM_MICROBATCHES = 20
+BLOCK_MICROBATCHES = 2_000  # that a process computes: its start takes as long as a hundred of them
 NUM_SUMS = 32
 NOTHING = np.zeros(0, np.float32)
 DRAWN_CLAIMS = 2_000  # of each size that are compared
@@ -126,7 +126,7 @@ def microbatch_at(space: SearchSpace, index: int, samples: int) -> Microbatch:
 
 def settings_of(index: int, settings: int, each: int) -> list[int]:
     """Return in which of so many settings microbatch ``index`` is computed: those of its claim."""
-    return sorted(random.Random(f"claim:{index // CLAIM_LOTS}").sample(range(settings), each))
+    return sorted(random.Random(f"claim:{index // CLAIM_MICROBATCHES}").sample(range(settings), each))
 
 
 def compute(task: Task) -> None:
@@ -137,8 +137,8 @@ def compute(task: Task) -> None:
     indices = [index for index in range(task.first, task.end) if task.setting in settings_of(index, task.settings, task.each)]
     sums, norms = list[NDArray[np.float64]](), list[float]()
     for index in indices:
-        if not norms or index % CLAIM_LOTS == 0:
-            _load(worker, states[index // CLAIM_LOTS % 2], task.is_taught)
+        if not norms or index % CLAIM_MICROBATCHES == 0:
+            _load(worker, states[index // CLAIM_MICROBATCHES % 2], task.is_taught)
         result = worker.train(microbatch_at(space, index, task.samples))
         sums.append(sums_of(result.gradient.numpy()))
         norms.append(float(result.gradient.double().norm()))
@@ -248,8 +248,8 @@ def honest(
     """Compute microbatches block by block and compare them; print what all so far come to after each block."""
     together = {other.differs_in(one): Compared() for one, other in combinations(settings, 2)}
     began = time.perf_counter()
-    for first in range(0, microbatches, BLOCK_LOTS):
-        end = min(first + BLOCK_LOTS, microbatches)
+    for first in range(0, microbatches, BLOCK_MICROBATCHES):
+        end = min(first + BLOCK_MICROBATCHES, microbatches)
         found: list[Results] = []
         for number, setting in enumerate(settings):
             task = Task(supernet, str(folder), number, len(settings), each, first, end, samples, setting.threads, setting.layout, is_taught)

@@ -39,7 +39,7 @@ from tests.stereo_sites import at_site, few_pairs
 
 TOKEN, RUN, BASE = sha256(b"token"), sha256(b"run"), sha256(b"base")
 PEERS = {view: Identity(sha256(view.encode())) for view in (LEFT, RIGHT)}
-PATIENCE_S, NUM_PAIRS = 120.0, 256
+TIMEOUT_S, NUM_PAIRS = 120.0, 256
 
 
 class Near:
@@ -55,9 +55,9 @@ class Near:
         await self._cohort_peers.start()
 
     async def meet(self, key: PublicKey) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not self._cohort_peers.knows(key):
-                await self._cohort_peers.meet([key], PATIENCE_S)
+                await self._cohort_peers.meet([key], TIMEOUT_S)
 
     async def close(self) -> None:
         await self._links.close()
@@ -94,7 +94,7 @@ def microbatch_of(view: str, index: int, samples: int) -> Microbatch:
 
 async def train(pool: SitePool, microbatch: Microbatch) -> tuple[MicrobatchResult, float]:
     """Train a microbatch as often as it takes; return what it gave, and the milliseconds of the last try."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while True:
             if not pool.free():
                 for line in await pool.changes.next():
@@ -159,13 +159,13 @@ async def lead(pool: SitePool, near: Near, node: Node, microbatches: int, sample
     assert right.stdin is not None
     assert right.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await right.stdout.readline()
         await near.meet(PEERS[RIGHT].public_key)
         pooled = Worker("stereo-tiny", few_pairs(NUM_PAIRS))
         pooled.load(weights())
         results = [await train(pool, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await right.stdout.readline()
         report(pool, results, pooled, samples)
     finally:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import Body
 from manta_swarm.codec.scaling import check_denormals
-from manta_swarm.protocol.exchange import GROUP_VALUES, MAX_FLOOR, MIN_FLOOR, SUM_BITS, WEIGHT_BITS
+from manta_swarm.protocol.exchange import GROUP_VALUES, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, SUM_BITS, WEIGHT_BITS
 from manta_swarm.protocol.table import weighted_median
 
 _ABOVE = 7  # exponents that a window has above the largest usual one, for growth; those below it are for smaller chunks
@@ -68,7 +68,7 @@ class Sum:
             ValueError: the weight or the min exponent is out of range.
             OwnFault: as ``check_denormals``.
         """
-        if not _is_total(total_weight, self._sums.size) or not MIN_FLOOR <= self._min_exponent <= MAX_FLOOR:
+        if not _is_total(total_weight, self._sums.size) or not LEAST_MIN_EXPONENT <= self._min_exponent <= GREATEST_MIN_EXPONENT:
             raise ValueError(f"a total weight of {total_weight} or a min exponent of {self._min_exponent} is out of range")
         check_denormals()
         scale = np.ldexp(1.0, self._min_exponent)
@@ -157,4 +157,4 @@ def next_min_exponent(max_exponents: Sequence[int], weights: Sequence[int], min_
     """
     wanted = weighted_median(zip(max_exponents, weights, strict=True)) - (window - 1 - _ABOVE)
     moved = min_exponent + (wanted > min_exponent) - (wanted < min_exponent)
-    return min(max(moved, MIN_FLOOR), MAX_FLOOR)
+    return min(max(moved, LEAST_MIN_EXPONENT), GREATEST_MIN_EXPONENT)

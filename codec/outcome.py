@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import Body
 from manta_swarm.codec.mean import Masks, group_mean, next_min_exponent, total_weights
-from manta_swarm.protocol.exchange import MIN_FLOOR
+from manta_swarm.protocol.exchange import LEAST_MIN_EXPONENT
 from manta_swarm.protocol.records import Threshold
 from manta_swarm.protocol.table import Weighing, clipped_weight, limit_square, next_thresholds, shifted, weights
 
@@ -62,7 +62,7 @@ def outcome(
     highest = [min_exponents[place] + bodies[place].max_exponent for place in said]
     said_weights = [table_weights[place] for place in said]
     new_min_exponent = (
-        next_min_exponent(highest, said_weights, min_exponent, bodies[0].codec.window) if said else max(min_exponent - 1, MIN_FLOOR)
+        next_min_exponent(highest, said_weights, min_exponent, bodies[0].codec.window) if said else max(min_exponent - 1, LEAST_MIN_EXPONENT)
     )
     new_norms = [shifted(norm, 2 * (least - new_min_exponent)) for norm in norms]
     return Outcome(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.protocol.errors import OwnFault
-from manta_swarm.protocol.exchange import MAX_FLOOR, MIN_FLOOR, Codec
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, Codec
 
 
 def powers_of_two(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -47,8 +47,8 @@ def check_min_exponent(min_exponent: int) -> None:
     Raises:
         ValueError: it is not.
     """
-    if not MIN_FLOOR <= min_exponent <= MAX_FLOOR:
-        raise ValueError(f"a min exponent of {min_exponent} is not between {MIN_FLOOR} and {MAX_FLOOR}")
+    if not LEAST_MIN_EXPONENT <= min_exponent <= GREATEST_MIN_EXPONENT:
+        raise ValueError(f"a min exponent of {min_exponent} is not between {LEAST_MIN_EXPONENT} and {GREATEST_MIN_EXPONENT}")
 
 
 def check_denormals() -> None:

@@ -23,10 +23,10 @@ PIECES_AT_ONCE = 8
 EXTRA_CALLS = 2  # asked beside another source, and not overdue themselves: where the own line is slow, more of them would not help it
 
 # How long a piece may take before another source is asked too: four times what pieces took so far, in the middle.
-_PATIENCE = 4
-_MIN_PATIENCE_S = 0.5
-_FIRST_PATIENCE_S, _FIRST_BYTES_PER_S = 1.0, 256 * 1024  # before any piece has come
-_PATIENCE_SHARE = 0.25  # of the deadline, at most
+_TIMEOUT_TIMES = 4
+_MIN_TIMEOUT_S = 0.5
+_FIRST_TIMEOUT_S, _FIRST_BYTES_PER_S = 1.0, 256 * 1024  # before any piece has come
+_TIMEOUT_SHARE = 0.25  # of the deadline, at most
 _TIMES_KEPT = 32
 
 
@@ -193,10 +193,10 @@ class Calls:
 
     def _timeout_s(self, place: int) -> float:
         if self._times:
-            timeout_s = max(_PATIENCE * statistics.median(self._times), _MIN_PATIENCE_S)
+            timeout_s = max(_TIMEOUT_TIMES * statistics.median(self._times), _MIN_TIMEOUT_S)
         else:
-            timeout_s = _FIRST_PATIENCE_S + self._sizes[place] / _FIRST_BYTES_PER_S
-        return min(timeout_s, _PATIENCE_SHARE * self._deadline_s)
+            timeout_s = _FIRST_TIMEOUT_S + self._sizes[place] / _FIRST_BYTES_PER_S
+        return min(timeout_s, _TIMEOUT_SHARE * self._deadline_s)
 
     async def _next(self, now: float) -> list[asyncio.Task[bytes]]:
         """Wait for answers, or for a moment after ``now`` at which more can be asked; return the calls that are over."""

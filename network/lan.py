@@ -23,7 +23,7 @@ from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.runtime.tasks import together
 
-_MAX_MATES = 128  # whose addresses are looked at
+_MAX_COHORT_PEERS = 128  # whose addresses are looked at
 _MAX_SEALED_BYTES = 1024
 _NONCE_BYTES = 12
 
@@ -64,7 +64,7 @@ class LocalNetwork:
         records = await self._node.lookup(self._name)
         networks, own = own_networks()
         places: dict[PublicKey, list[str]] = {}
-        for key, data in sorted(records.items())[:_MAX_MATES]:
+        for key, data in sorted(records.items())[:_MAX_COHORT_PEERS]:
             if key in known or key == self._node.key:
                 continue
             with contextlib.suppress(RemoteFault):  # counted

@@ -41,7 +41,7 @@ GROUPS_IN_FLIGHT = 4
 MAX_RECEIPT_BYTES = MAX_SIGNED_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # of a round: its entry, a path of 64 hashes, a note
 MAX_LISTING_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 64 * 40  # and a contribution with its path
 MAX_CONTRIBUTIONS_BYTES = MAX_CLAIMS_BYTES + MAX_ENTRY_BYTES + 40 * MAX_RANGE_HASHES
-MAX_NEWS_BYTES = MAX_LISTING_BYTES + 64
+MAX_FEED_BYTES = MAX_LISTING_BYTES + 64
 MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
 MAX_FAULTS = 8
@@ -54,7 +54,7 @@ class HandIn(IntEnum):
     """What the log says to a header."""
 
     SEND_BODY = 0
-    HAVE_TICKET = 1  # the body is there, and here is the inclusion promise
+    HAVE_PROMISE = 1  # the body is there, and here is the inclusion promise
     LISTED = 2  # the contribution is in a table already
     LATER = 3  # the open round has no place for it: after the next commit again
     WITHOUT = 4  # a claim of several cannot stand: the others may be handed in without it
@@ -67,12 +67,12 @@ class HeaderAnswer:
     status: int  # of HandIn
     round: int  # that it counts in
     left_ms: int  # until the round's deadline
-    inclusion_promise: tuple[Signed[InclusionPromise], ...]  # one with HAVE_TICKET, else none
+    inclusion_promise: tuple[Signed[InclusionPromise], ...]  # one with HAVE_PROMISE, else none
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
     there: bytes = b""  # with SEND_BODY the groups of the body that came before: bit p % 8 of byte p // 8; empty: none
 
     def __post_init__(self) -> None:
-        if self.status not in tuple(HandIn) or len(self.inclusion_promise) != (self.status == HandIn.HAVE_TICKET):
+        if self.status not in tuple(HandIn) or len(self.inclusion_promise) != (self.status == HandIn.HAVE_PROMISE):
             raise ValueError("an answer to a header without its meaning")
         if bool(self.blamed) != (self.status == HandIn.WITHOUT) or len(self.blamed) > MAX_COHORT:
             raise ValueError("an answer that blames nobody, or too many")
@@ -226,7 +226,7 @@ class HandedIn:
 
     status: HandIn
     round: int
-    signed: Signed[InclusionPromise] | None  # with HAVE_TICKET
+    signed: Signed[InclusionPromise] | None  # with HAVE_PROMISE
     blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
     header_ms: float | None = field(default=None, compare=False)  # from the call until the log had the header; None: it wants no body
 
@@ -298,7 +298,7 @@ class LogClient:
         said = await self._endpoint.call(key, "header", pack(header), timeout_s=timeouts.HEADER_S)
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
-        if answer.status == HandIn.HAVE_TICKET:
+        if answer.status == HandIn.HAVE_PROMISE:
             return self._with_inclusion_promise(answer.inclusion_promise[0], digest)
         if answer.status != HandIn.SEND_BODY:
             return HandedIn(HandIn(answer.status), answer.round, None, answer.blamed)
@@ -341,7 +341,7 @@ class LogClient:
 
         async def ask(source: PublicKey) -> FeedUpdate:
             answer = await self._endpoint.call(source, "commit-after", request, timeout_s=timeout_s)
-            return self._told(unpack(FeedAnswer, answer, max_bytes=MAX_NEWS_BYTES), is_from_log=source in self.operators)
+            return self._told(unpack(FeedAnswer, answer, max_bytes=MAX_FEED_BYTES), is_from_log=source in self.operators)
 
         return await (self.line.ask(ask) if key in self.operators else ask(key))
 
@@ -457,4 +457,4 @@ class LogClient:
         return Counted(signed.digest, signed.open(), listing)
 
     def _with_inclusion_promise(self, signed: Signed[InclusionPromise], contribution: bytes) -> HandedIn:
-        return HandedIn(HandIn.HAVE_TICKET, checked_inclusion_promise(signed, self.operators, contribution).round, signed)
+        return HandedIn(HandIn.HAVE_PROMISE, checked_inclusion_promise(signed, self.operators, contribution).round, signed)

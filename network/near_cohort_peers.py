@@ -22,7 +22,7 @@ from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 
 METHOD, GOODBYE = "near.hello", "near.goodbye"
-MAX_MATES = 4 * MAX_COHORT  # that are known at a time; a roster has MAX_COHORT members at most
+MAX_COHORT_PEERS = 4 * MAX_COHORT  # that are known at a time; a roster has MAX_COHORT members at most
 _PROOF_BYTES = 32
 _MAX_MESSAGE_BYTES = 256 + MAX_GREETING_BYTES
 
@@ -103,7 +103,7 @@ class CohortPeers:
         self._fresh_s = max(timeouts.ANNOUNCED_S, 3 * period_s)
         others = [key for key in {*self._proven, *keys} if key != self._endpoint.key]
         if others:
-            await asyncio.wait([self._say_hello(key) for key in others[:MAX_MATES]])
+            await asyncio.wait([self._say_hello(key) for key in others[:MAX_COHORT_PEERS]])
 
     def fresh(self) -> tuple[PublicKey, ...]:
         """Return those who proved the token lately, in the order of their keys."""
@@ -157,7 +157,7 @@ class CohortPeers:
             raise NotACohortPeer("no proof of this cohort's token")
 
     def _prove(self, key: PublicKey, greeting: Greeting) -> None:
-        if key in self._proven or len(self.fresh()) < MAX_MATES:
+        if key in self._proven or len(self.fresh()) < MAX_COHORT_PEERS:
             self._proven[key] = self._clock.now_s()
             self._links.keep_only(self._proven)
             self._links.learn(key, greeting)

@@ -12,7 +12,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together
 
 MAX_REASON = 200  # characters
-_MAX_FAREWELL_BYTES = 1024
+_MAX_NOTICE_BYTES = 1024
 _AT_ONCE = 64
 _WAITING = 16  # shutdown notices that nobody has taken, until the next one is held up
 
@@ -72,7 +72,7 @@ class ShutdownNotices:
     async def _on_shutdown_notice(self, caller: PublicKey, request: bytes) -> bytes:
         if caller not in self._operators:
             raise EncodingError("a shutdown notice of somebody else's log")
-        shutdown_notice = unpack(ShutdownNotice, request, max_bytes=_MAX_FAREWELL_BYTES)
+        shutdown_notice = unpack(ShutdownNotice, request, max_bytes=_MAX_NOTICE_BYTES)
         if shutdown_notice.run != self._run:
             raise EncodingError("a shutdown notice of another run's log")
         await self._said.put((caller, shutdown_notice))

@@ -26,7 +26,7 @@ OPERATOR_LOOK_S = 2.0  # a call to one of several operators waits half as long b
 OPERATOR_AWAY_S = 3.0  # an operator that says nothing for so long is done without: another one is asked
 OPERATOR_BUSY_S = 30.0  # the same while a body is on its way there, over a line that it may fill, if no other one answers either
 PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
-PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
+TIMEOUT_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
 LAST_ASKED_S = 60.0  # all those together who did not bring what an audit needs of them, before an auditor says so
@@ -61,7 +61,7 @@ REACH_AGAIN_S = (30.0, 600.0)  # from one look at whether others reach this node
 # A log that may not be the newest.
 HEARD_S = 10.0  # after its start, for those of its last table to say which head they hold: they look for it every LOG_AGAIN_S
 HEADS_S = 30.0  # from one comparison of the log's heads with those of others to the next
-WENT_BACK_S = 600.0  # a peer waits so long for the whole log after one showed less than it had signed
+ROLLED_BACK_S = 600.0  # a peer waits so long for the whole log after one showed less than it had signed
 
 # This computer may sleep.
 LOOK_AT_CLOCK_S = 2.0  # between two looks at the clock
@@ -82,7 +82,7 @@ NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the w
 # Two sites with a view each.
 VIEWS_EXCHANGE_S = 20.0  # for what the other one computes next; its one thread may be busy with a state first
 VIEWS_MATCH_S = 2.0  # until both are at the same weights: they learn of a commit at about the same time
-VIEWS_LOT_S = 120.0  # for a microbatch that the right site asks the left one for, which may be in the middle of one of its own
+VIEWS_MICROBATCH_S = 120.0  # for a microbatch that the right site asks the left one for, which may be in the middle of one of its own
 VIEWS_AGAIN_S = (0.5, 30.0)  # first and longest pause before the left site looks for the other one again
 
 # Asking members how good architectures are.
@@ -98,4 +98,4 @@ EVALUATORS_S = 60.0  # without anybody who measures, until it is given up
 
 def news_s(left_ms: int, grace_ms: int) -> float:
     """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""
-    return left_ms / 1000 + grace_ms / 1000 + PATIENCE_S + ANSWER_S
+    return left_ms / 1000 + grace_ms / 1000 + TIMEOUT_S + ANSWER_S

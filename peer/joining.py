@@ -68,7 +68,7 @@ from manta_swarm.runtime.signals import Signals, hearing
 from manta_swarm.runtime.tasks import unless
 
 _WORTH_SAYING = 500_000_000  # bytes of disk
-_SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
+_STORE_BYTES, _STORE_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 
 logger = logging.getLogger("manta.peer")
 
@@ -194,7 +194,7 @@ async def _take_part(own: _Own, met: _Met) -> None:
     check_supported(manifest)
     PLUGGED_IN.check(own.config, manifest)
     vector_bytes = 4 * await asyncio.to_thread(num_weights, manifest)
-    blob_store = BlobStore(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * vector_bytes))
+    blob_store = BlobStore(max_bytes=max(_STORE_BYTES, _STORE_VECTORS * vector_bytes))
     async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, blob_store, own.limiter, own.board)) as held:
         own.board.update(phase=STARTING)
         await _train(own, met, held)

@@ -15,8 +15,8 @@ GROUP_VALUES = CHUNK * GROUP_CHUNKS
 WINDOW = 20  # exponents that a dense body may use, from the min exponent of its base upwards
 SPARSE_WINDOW = 24  # the same of a sparse one, whose integers are smaller
 MAX_AGE = 4  # commits between a contribution's base and the base of the round that it counts in
-MIN_FLOOR = -200  # of exponents: every float32 is a multiple of 2^-149, and a scale from here upwards is a normal float64
-MAX_FLOOR = 94  # the largest value of a body, below 2^(15 + 19 + 94), is a float32
+LEAST_MIN_EXPONENT = -200  # of exponents: every float32 is a multiple of 2^-149, and a scale from here upwards is a normal float64
+GREATEST_MIN_EXPONENT = 94  # the largest value of a body, below 2^(15 + 19 + 94), is a float32
 DRIFT = MAX_AGE  # a min exponent moves by at most one exponent a commit, so within a table min exponents differ by no more
 AGE_WEIGHT = (9, 10)  # of a contribution's weight stays for every commit of age
 UNPROVEN_PART = (1, 4)  # what all samples of keys that are not proven together weigh at most, of those that are
@@ -26,8 +26,8 @@ CLIP = 4  # a contribution's norm counts up to so many times the threshold
 MAX_COHORT = 32  # members of a cohort, and so claims of a contribution
 MAX_ROWS = 1024  # contributions of a table, whatever the manifest says
 MAX_OPEN_MS = 86_400_000  # a round is open for a day at most
-MAX_LOT_MS = 3_600_000  # a microbatch's duration is believed up to an hour
-LOTS_A_STEP = 4  # a round is open for at least so many median microbatches a step
+MAX_MICROBATCH_MS = 3_600_000  # a microbatch's duration is believed up to an hour
+MICROBATCHES_A_STEP = 4  # a round is open for at least so many median microbatches a step
 MAX_LOCAL_STEPS = 512
 
 # A round's length may change by so much from one to the next, and waits for bodies so long after its deadline.
@@ -99,7 +99,7 @@ class Exchange:
         for what in ("target_batch", "max_claim_samples", "weight_cap"):
             _require(1 <= getattr(self, what) <= 2**40, f"{what} is at least 1 and at most 2^40")
         _require(self.weight_cap <= self.max_claim_samples, "weight_cap is at most max_claim_samples")
-        _require(MIN_FLOOR <= self.first_min_exponent <= MAX_FLOOR, f"first_min_exponent is between {MIN_FLOOR} and {MAX_FLOOR}")
+        _require(LEAST_MIN_EXPONENT <= self.first_min_exponent <= GREATEST_MIN_EXPONENT, f"first_min_exponent is between {LEAST_MIN_EXPONENT} and {GREATEST_MIN_EXPONENT}")
         _require(
             1 <= self.min_open_ms <= self.first_open_ms <= self.max_open_ms <= MAX_OPEN_MS,
             "a round is open for 1 ms to a day, the first one between the least and the most",
@@ -136,7 +136,7 @@ def next_open_ms(exchange: Exchange, open_ms: int, counted: int, microbatches_ms
     wanted = open_ms * exchange.target_batch // max(counted, 1)
     lower, upper = open_ms * SHRINK[0] // SHRINK[1], open_ms * GROW[0] // GROW[1]
     median = sorted(microbatches_ms)[(len(microbatches_ms) - 1) // 2]
-    enough = max(min(max(wanted, lower), upper), LOTS_A_STEP * exchange.local_steps * median)
+    enough = max(min(max(wanted, lower), upper), MICROBATCHES_A_STEP * exchange.local_steps * median)
     return min(max(enough, exchange.min_open_ms), exchange.max_open_ms)
 
 

@@ -13,12 +13,12 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules
 
-MAX_SLIPS_BYTES = 64 << 20  # that one peer keeps
+MAX_RECEIPTS_BYTES = 64 << 20  # that one peer keeps
 VALUE_BYTES = 4
 _NEW_ROUNDS = 3  # rounds whose claims have no beacon yet: that of a claim's table is known with the commit after it
 _RESIDUALS = 2  # the one that holds, and what the contribution on its way leaves
 _ROW_BYTES = 128  # of what a contribution weighs as it travels, about
-_SLIP_BYTES = 3000  # of a payout receipt, beside the claims of its round, about
+_RECEIPT_BYTES = 3000  # of a payout receipt, beside the claims of its round, about
 _PART_FOR_CLAIMS = 10  # a peer checks what rounds paid by their claims, for a tenth of a mean's bytes a round at most
 _VERDICT_BYTES = 330  # of an entry of a verdict on a contribution of one claim, about
 # Small calls, each way: of a round commits, heads and tables, of a second announcements. Measured with 2 peers and rounds of 1 s, and with
@@ -123,13 +123,13 @@ def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> Peer
     contribution = entry_bytes(exchange.local_steps)
     residuals = _RESIDUALS * sizes.vector if codec_named(exchange.codec).is_sparse else 0
     sealed = sizes.body + contribution
-    most_payout_receipts = min(manifest.num_rounds * (_SLIP_BYTES + exchange.max_rows * contribution), MAX_SLIPS_BYTES)
+    most_payout_receipts = min(manifest.num_rounds * (_RECEIPT_BYTES + exchange.max_rows * contribution), MAX_RECEIPTS_BYTES)
     return PeerDisk(
         vectors=usual_vectors_bytes(exchange, rules, sizes.num_weights),
         residuals=residuals,
         sealed=sealed,
         data=data,
-        payout_receipt=_SLIP_BYTES + table.rows * contribution,
+        payout_receipt=_RECEIPT_BYTES + table.rows * contribution,
         most=most_vectors_bytes(exchange, rules, sizes.num_weights) + residuals + sealed + data + most_payout_receipts,
     )
 

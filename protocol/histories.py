@@ -23,7 +23,7 @@ from manta_swarm.protocol.signing import Digest, PublicKey
 class Departure(Enum):
     """How a log departs from what it signed."""
 
-    WENT_BACK = "went back"  # it shows fewer entries: proven to nobody else
+    ROLLED_BACK = "went back"  # it shows fewer entries: proven to nobody else
     UNPROVEN = "not proven"  # it shows more, and does not prove that they continue those signed for before: proven to nobody else
     FORKED = "forked"  # two histories were signed for: proven to anybody
 
@@ -31,7 +31,7 @@ class Departure(Enum):
 def departure(held: TreeHead, shown: TreeHead, consistency: tuple[bytes, ...]) -> Departure | None:
     """Return how a log departs that signed ``held`` before, and now shows ``shown`` with a proof from there; None: it goes on."""
     if shown.size < held.size:
-        return Departure.WENT_BACK
+        return Departure.ROLLED_BACK
     if shown.size == held.size:
         return None if shown.root == held.root else Departure.FORKED
     try:

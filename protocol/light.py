@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from manta_swarm.protocol.admission import Admission, Pass
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, LEAST_MIN_EXPONENT
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
 from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from manta_swarm.protocol.private import NO_LEASES
@@ -33,7 +33,7 @@ MAX_SIGNED_PASS_BYTES = 512
 MAX_WELCOME_BYTES = MAX_MANIFEST_BYTES + 256
 MAX_LEASE_BYTES = 4096
 MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + 1024
-MAX_LEASE_LOTS = 4096  # over all steps
+MAX_LEASE_MICROBATCHES = 4096  # over all steps
 MAX_ARCHITECTURE_TEXT = 1024
 MAX_BLOB_BYTES = 2**26  # weights, or samples: 64 MiB
 
@@ -89,7 +89,7 @@ class LeaseRequest:
     def __post_init__(self) -> None:
         for what in ("run", "gateway", "key"):
             check_digest(getattr(self, what), what)
-        if not (0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.way_ms <= MAX_OPEN_MS):
+        if not (0 <= self.microbatch_ms <= MAX_MICROBATCH_MS and 0 <= self.way_ms <= MAX_OPEN_MS):
             raise ValueError("durations out of range")
 
 
@@ -120,9 +120,9 @@ class Lease:
         for what in ("run", "gateway", "key", "base", "weights", "samples"):
             check_digest(getattr(self, what), what)
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.min_exponent <= MAX_FLOOR and 0 <= self.good_ms <= MAX_OPEN_MS):
+        if not (1 <= self.round <= MAX_ROUND and LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT and 0 <= self.good_ms <= MAX_OPEN_MS):
             raise ValueError("round, min exponent or time out of range")
-        if not (1 <= self.microbatches_a_step <= MAX_LEASE_LOTS and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
+        if not (1 <= self.microbatches_a_step <= MAX_LEASE_MICROBATCHES and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
             raise ValueError("too many microbatches, or no architecture")
         if not (1 <= self.weights_bytes <= MAX_BLOB_BYTES and 1 <= self.samples_bytes <= MAX_BLOB_BYTES):
             raise ValueError("weights or samples that are too large")
@@ -156,7 +156,7 @@ class LightReturn:
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's min exponent
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_LOTS:
+        if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_MICROBATCHES:
             raise ValueError("more microbatches or steps than a lease has, or a step without microbatches")
 
     @property

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
 
 _REMEMBERED = 16  # microbatches, and times of handing in
 _FIRST_PART = 8  # of the round's time, for handing in, before anything was measured
@@ -59,7 +59,7 @@ class Pace:
     @property
     def microbatch_ms(self) -> int:
         """The median microbatch's duration with the rest after it, as a claim may name it; 1 before there is one."""
-        return min(max(1, round(self._microbatch_ms / self.duty)), MAX_LOT_MS)
+        return min(max(1, round(self._microbatch_ms / self.duty)), MAX_MICROBATCH_MS)
 
     @property
     def on_base_ms(self) -> float:

@@ -21,7 +21,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, sha256
 from manta_swarm.protocol.training_spec import TrainingSpec
 
-MAX_SLIP_BYTES = 2**20 + 2**18
+MAX_RECEIPT_BYTES = 2**20 + 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_payout_receipt(data: bytes) -> PayoutReceipt:
     Raises:
         EncodingError: it is damaged, or none.
     """
-    found = unpack(_File, data, max_bytes=MAX_SLIP_BYTES)
+    found = unpack(_File, data, max_bytes=MAX_RECEIPT_BYTES)
     if sha256(pack(found.payout_receipt)) != found.digest:
         raise EncodingError("its digest is another one")
     return found.payout_receipt

@@ -12,7 +12,7 @@ from typing import ClassVar, get_args
 from manta_swarm.protocol.admission import Admission
 from manta_swarm.protocol.affinity import NOWHERE, Position
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from manta_swarm.protocol.exchange import MAX_COHORT, GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.revocation import Revocation
@@ -31,7 +31,7 @@ MAX_ANNOUNCEMENT_BYTES = 512
 MAX_ARCHITECTURES = 32  # that a round asks of a cohort
 MAX_ROLES = 8
 MAX_NORM = 2**62 - 1  # of a threshold
-MAX_LOTS = 2**32
+MAX_MICROBATCHES = 2**32
 MAX_INDEX = 2**40  # of a microbatch of one key on one base
 MAX_SKIPPED = 64  # microbatches that a claim leaves out of one step
 
@@ -124,11 +124,11 @@ class Claim:
         in_order = all(before.last < step.first for before, step in pairwise(self.steps))
         require(in_order, "the indices of a step come after those of the step before")
         require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
-        require(all(0 <= microbatches <= MAX_LOTS for microbatches in self.work), "microbatches out of range")
+        require(all(0 <= microbatches <= MAX_MICROBATCHES for microbatches in self.work), "microbatches out of range")
         require(sum(self.work) == sum(step.count for step in self.steps), "a claim counts as many microbatches as its steps have")
         require({len(self.given), len(self.residual)} <= {0, 32}, "the digest of a vector has 32 bytes, or none")
         require(bool(self.given) or not self.residual, "a residual is a part of what is given")
-        require(1 <= self.microbatch_ms <= MAX_LOT_MS, f"a microbatch takes 1 to {MAX_LOT_MS} ms")
+        require(1 <= self.microbatch_ms <= MAX_MICROBATCH_MS, f"a microbatch takes 1 to {MAX_MICROBATCH_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
         require(len(self.partner) in (0, 32) and self.partner != self.key, "a partner is another key, or none")
 
@@ -246,7 +246,7 @@ class Round:
         require(0 <= self.first < MAX_SIZE and 1 <= self.contributions <= MAX_ROWS, "contributions out of range")
         roles = [threshold.role for threshold in self.thresholds]
         require(len(roles) <= MAX_ROLES and roles == sorted(set(roles)), "thresholds are sorted by role, one each")
-        require(MIN_FLOOR <= self.min_exponent <= MAX_FLOOR, "min exponent out of range")
+        require(LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT, "min exponent out of range")
         require(1 <= self.open_ms <= MAX_OPEN_MS, "a round is open for 1 ms to a day")
 
 

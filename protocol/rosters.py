@@ -16,7 +16,7 @@ _REMEMBERED = 8  # durations
 SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is not waited for
 _PART = 3  # of a step: so much a microbatch may take, and so long a late member is waited for
 _CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
-_LEAST_PATIENCE_MS = 200.0
+_LEAST_TIMEOUT_MS = 200.0
 _HEADER_BYTES = 60_000  # of a contribution with its claims: one entry
 MAX_LEFT_OUT = 100  # indices that a member's claim leaves out over all its steps; five bytes each
 _CLAIM_BYTES, _STEP_BYTES = 1024, 56  # of a claim that leaves out no more than that
@@ -113,7 +113,7 @@ class Timetable:
     @property
     def timeout_ms(self) -> float:
         """How long a founder waits for a late vector of a step: a third of it, or what a busy machine may take to answer at all."""
-        return max(self.step_ms / _PART, min(_LEAST_PATIENCE_MS, self._work_ms / _CONVENING_PART))
+        return max(self.step_ms / _PART, min(_LEAST_TIMEOUT_MS, self._work_ms / _CONVENING_PART))
 
     @property
     def last_timeout_ms(self) -> float:

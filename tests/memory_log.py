@@ -262,7 +262,7 @@ class MemoryLog:
         self.rounds[digest] = round_
         if digest in self.handed:
             return pack(
-                log_client.HeaderAnswer(int(log_client.HandIn.HAVE_TICKET), round_, self.left_ms, (self._inclusion_promise(digest),))
+                log_client.HeaderAnswer(int(log_client.HandIn.HAVE_PROMISE), round_, self.left_ms, (self._inclusion_promise(digest),))
             )
         self._bodies.setdefault(digest, [None] * len(group_sizes(self.manifest.exchange.codec, self.num_weights)))
         return pack(log_client.HeaderAnswer(int(log_client.HandIn.SEND_BODY), round_, self.left_ms, ()))

@@ -194,10 +194,10 @@ CONTRIBUTION = Signed.sign(
     ),
     KEY,
 )
-MATES_STEP = ClaimStep(4, 4, (), ZEROS)
-MATES_WORK = work_of(4, RUN, COHORT_PEER.public_key, [MATES_STEP])
-MATES_CLAIM = Signed.sign(replace(CLAIM, key=COHORT_PEER.public_key, steps=(MATES_STEP,), work=MATES_WORK), COHORT_PEER)
-TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
+COHORT_PEERS_STEP = ClaimStep(4, 4, (), ZEROS)
+COHORT_PEERS_WORK = work_of(4, RUN, COHORT_PEER.public_key, [COHORT_PEERS_STEP])
+COHORT_PEERS_CLAIM = Signed.sign(replace(CLAIM, key=COHORT_PEER.public_key, steps=(COHORT_PEERS_STEP,), work=COHORT_PEERS_WORK), COHORT_PEER)
+TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, COHORT_PEERS_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
 # A table on the commit of round 2, whose min exponent is -19; the two rounds before had -20.
@@ -294,9 +294,9 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield "public key of the seed `202122...3f`, *cohort peer*", f"`{COHORT_PEER.public_key.hex()}`"
     yield (
-        f'claim of *cohort peer*, with the account *key*, `[run, 1, run, cohort peer, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(MATES_WORK)}, '
+        f'claim of *cohort peer*, with the account *key*, `[run, 1, run, cohort peer, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(COHORT_PEERS_WORK)}, '
         'Z, "", 250, 0, ""]`: digest when signed',
-        f"`{MATES_CLAIM.digest.hex()}`",
+        f"`{COHORT_PEERS_CLAIM.digest.hex()}`",
     )
     yield (
         "contribution of both claims, in the order of their keys, the bits being 3, otherwise the same: digest when signed",
@@ -505,7 +505,7 @@ def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
     """Of the methods whose bounds are more than what a few numbers take; and of a receipt."""
     bounds = {
         "header": (MAX_HEADER_BYTES, log_client.MAX_ANSWER_BYTES),
-        "commit-after": (128, log_client.MAX_NEWS_BYTES),
+        "commit-after": (128, log_client.MAX_FEED_BYTES),
         "tree-head": (log_client.MAX_RECEIPT_BYTES + 16, log_proofs.MAX_SHOWN_HEAD_BYTES),
         "commit-at": (64, log_client.MAX_RECEIPT_BYTES),
         "histories": (MAX_HISTORIES_BYTES, "-"),

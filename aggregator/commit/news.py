@@ -157,7 +157,7 @@ class FeedService:
         timeout_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
-            await within(committed, timeout_ms / 1000 + timeouts.PATIENCE_S)
+            await within(committed, timeout_ms / 1000 + timeouts.TIMEOUT_S)
         finally:
             self._waiting[caller] -= 1
             if not self._waiting[caller]:

@@ -23,7 +23,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signing import Identity
 
-_SHELF_BYTES = 256 * 1024 * 1024
+_STORE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def filled_blob_store(log: Log, follower: Follower) -> BlobStore:
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
-    blob_store = BlobStore(max_bytes=_SHELF_BYTES)
+    blob_store = BlobStore(max_bytes=_STORE_BYTES)
     put_state(blob_store, log, follower)
     return blob_store
 

@@ -235,7 +235,7 @@ class Intake:
         self._forget_gone()
         self._changed.set()
         if self._is_stored(digest):
-            return self._answer(HandIn.HAVE_TICKET, round_, now, inclusion_promises=(self._inclusion_promise(round_, digest),))
+            return self._answer(HandIn.HAVE_PROMISE, round_, now, inclusion_promises=(self._inclusion_promise(round_, digest),))
         upload = self._uploads.get(digest)
         assert upload is not None
         return self._answer(HandIn.SEND_BODY, round_, now, there=upload.there)

@@ -128,7 +128,7 @@ def _evidence(directory: Path) -> AtomicFile:
 
 def in_words(shown: Shown, directory: Path) -> str:
     """Return one line for the operator: what is wrong with the log in ``directory``, and what to do."""
-    if shown.departure is Departure.WENT_BACK:
+    if shown.departure is Departure.ROLLED_BACK:
         missing = shown.held.size - shown.shown.size
         what = (
             f"the log in {directory} has {shown.shown.size} entries, and its key has signed for {shown.entries_held}: "

@@ -83,7 +83,7 @@ def _checked(proof: Histories | WrongGroup) -> Proven:
         return Proven(run, found.operators, what)
     shown = proof.check()
     heads = f"it has signed heads of {shown.entries_held}, and of {shown.shown.size}"
-    if shown.departure is Departure.WENT_BACK:
+    if shown.departure is Departure.ROLLED_BACK:
         raise NothingProven(f"{heads}: an honest log signs both, and which was shown last is not in the file")
     if shown.departure is Departure.UNPROVEN:
         raise NothingProven(f"{heads}: an honest log signs both, and whether the log went on from one to the other is not in the file")

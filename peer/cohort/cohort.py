@@ -36,7 +36,7 @@ from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
-from manta_swarm.protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
+from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signing import PublicKey
 
@@ -144,7 +144,7 @@ class Cohort:
         if self._service is None or left_ms <= 0:
             return before
         seat = await self._rosters.find(
-            base, min(max(microbatch_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
+            base, min(max(microbatch_ms, 0), MAX_MICROBATCH_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
         )
         if self._seat is before:
             self._seat = seat

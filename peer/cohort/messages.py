@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from manta_swarm.codec.residuals import DIGEST_BYTES
 from manta_swarm.network.links import MAX_LINKS
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
 from manta_swarm.protocol.records import MAX_CLAIM_BYTES, MAX_SIGNED_BYTES, Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.signed import Signed
@@ -50,7 +50,7 @@ class Join:
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and 0 <= self.microbatch_ms <= MAX_LOT_MS and 0 <= self.timeout_ms <= MAX_OPEN_MS):
+        if not (1 <= self.round <= MAX_ROUND and 0 <= self.microbatch_ms <= MAX_MICROBATCH_MS and 0 <= self.timeout_ms <= MAX_OPEN_MS):
             raise ValueError("round, duration or timeout out of range")
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, StorageError
-from manta_swarm.protocol.footprint import MAX_SLIPS_BYTES
+from manta_swarm.protocol.footprint import MAX_RECEIPTS_BYTES
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from manta_swarm.protocol.payout_receipts import MAX_SLIP_BYTES, PayoutReceipt, payout_receipt_bytes, read_payout_receipt
+from manta_swarm.protocol.payout_receipts import MAX_RECEIPT_BYTES, PayoutReceipt, payout_receipt_bytes, read_payout_receipt
 from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
 from manta_swarm.runtime.disk import disk_errors, write_durably
 from manta_swarm.runtime.round_folder import NoRoom, RoundFolder, round_path
@@ -27,7 +27,7 @@ MANIFEST = "manifest"
 class PayoutReceiptFolder:
     """The payout receipts in one folder. Its methods block, each for a small file or two."""
 
-    def __init__(self, directory: Path, max_bytes: int = MAX_SLIPS_BYTES) -> None:
+    def __init__(self, directory: Path, max_bytes: int = MAX_RECEIPTS_BYTES) -> None:
         """Use ``directory``, which is made when it is first needed.
 
         Raises:
@@ -106,7 +106,7 @@ def load_payout_receipt(directory: Path, round_: int) -> PayoutReceipt:
     """
     path = round_path(directory, round_)
     with disk_errors(path), path.open("rb") as file:
-        return read_payout_receipt(file.read(MAX_SLIP_BYTES + 1))
+        return read_payout_receipt(file.read(MAX_RECEIPT_BYTES + 1))
 
 
 def load_manifest(directory: Path) -> SignedManifest:

@@ -370,7 +370,7 @@ class Submitter:
         await self._residuals.sealed(contribution.digest, None if coded is None else coded[2])
         if coded is not None:
             self._states.keep_body(coded[0], coded[1])
-        answer = HandedIn(HandIn.HAVE_TICKET, inclusion_promise.round, accepted.inclusion_promise)
+        answer = HandedIn(HandIn.HAVE_PROMISE, inclusion_promise.round, accepted.inclusion_promise)
         done = await self._done(sealed, answer, contribution, None if coded is None else coded[0])
         return replace(done, is_answered=False)  # its founder was
 

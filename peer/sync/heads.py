@@ -33,7 +33,7 @@ class Heads:
         self._board = context.board
         self._commits = progress.commits
         self._now_s = context.clock.now_s
-        self._went_back_s: float | None = None  # since when the log shows less than it signed
+        self._rolled_back_s: float | None = None  # since when the log shows less than it signed
         self._held = self._kept()
         self.proof: Histories | None = None  # that the log has two histories: anybody can check it
 
@@ -75,19 +75,19 @@ class Heads:
             return True
         found, shown = await departure_from(self._log, held)
         if found is None:
-            if self._went_back_s is not None:
-                self._went_back_s = None
+            if self._rolled_back_s is not None:
+                self._rolled_back_s = None
                 self._board.update(log_fault="")
                 self._board.say("the run's log has again all that it signed")
             return True
         evidence = Histories.shown_after(self._signed, held.receipt, shown.tree_head, shown.consistency)
-        if found is not Departure.WENT_BACK:
+        if found is not Departure.ROLLED_BACK:
             self.accuse(evidence)
-        if self._went_back_s is None:
-            self._went_back_s = self._now_s()
+        if self._rolled_back_s is None:
+            self._rolled_back_s = self._now_s()
             words = self._accused(evidence)
             self._board.update(log_fault=words)
-            self._board.say(f"{words}; it was told, and is waited for, {timeouts.WENT_BACK_S / 60:.0f} minutes at most")
+            self._board.say(f"{words}; it was told, and is waited for, {timeouts.ROLLED_BACK_S / 60:.0f} minutes at most")
             self._board.write()
         self.check_timeout()
         return False
@@ -98,7 +98,7 @@ class Heads:
         Raises:
             OtherHistory: it is.
         """
-        if self._went_back_s is not None and self._now_s() - self._went_back_s > timeouts.WENT_BACK_S:
+        if self._rolled_back_s is not None and self._now_s() - self._rolled_back_s > timeouts.ROLLED_BACK_S:
             raise OtherHistory(self._board.status.log_fault)
 
     @property
@@ -151,7 +151,7 @@ class Heads:
 
 def in_words(shown: Shown) -> str:
     """Return what evidence shows, for a person of a run."""
-    if shown.departure is Departure.WENT_BACK:
+    if shown.departure is Departure.ROLLED_BACK:
         return f"the run's log shows {shown.shown.size} entries, and has signed for {shown.entries_held}: it is an older copy"
     if shown.departure is Departure.FORKED:
         many = len(shown.operators) > 1

@@ -25,7 +25,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together, within
 
 _ASKED = 4  # neighbours that are asked for a commit, where the log's proof does not hold, and told of a proof against it
-_PATIENCE = 3  # looks at which a log may refuse a proof between heads that it has
+_TIMEOUT_TIMES = 3  # looks at which a log may refuse a proof between heads that it has
 _MAX_REQUEST_BYTES = 64
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts' parts and a proof of consistency
 
@@ -155,7 +155,7 @@ class SplitViewMonitor:
         self._heads.remember(newer)
         if not await self._heads.compare():
             return  # it went back: that was said, and it is waited for
-        if self._refused + 1 >= _PATIENCE:
+        if self._refused + 1 >= _TIMEOUT_TIMES:
             self._heads.accuse(Histories.shown_after(self._heads.manifest, older.receipt, newer.receipt.tree_head))
         raise error
 

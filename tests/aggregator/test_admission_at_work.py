@@ -63,7 +63,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
         await program.says("each needs an invitation, which manta-aggregator invite makes")
         told.append(invitation(directory).text)
         alice = await entered(program, ALICE, told[0])
-        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET
+        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_PROMISE
         await program.says("round committed round=1")
         with pytest.raises(UserError, match=rf"invited peers only.*{peer_name(BOB.public_key)}.*--invitation FILE"):
             await entered(program, BOB)
@@ -76,13 +76,13 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
         for method in ("manifest", "ping"):
             await stranger.call(program.node.key, method, b"", timeout_s=20)
         carol = await entered(program, CAROL, invitation(directory).text)
-        assert await handed_in(program, carol, CAROL) is HandIn.HAVE_TICKET
+        assert await handed_in(program, carol, CAROL) is HandIn.HAVE_PROMISE
         await program.says("round committed round=2")
         await ended_by_hand(program)
 
     async def goes_on(program: Program) -> None:
         assert program.context.log.ledger.admitted.roles == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
-        assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_TICKET
+        assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_PROMISE
         with pytest.raises(UserError, match="used up"):
             await entered(program, BOB, told[0])
         await ended_by_hand(program)

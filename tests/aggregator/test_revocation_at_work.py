@@ -46,7 +46,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
 
         await bob.serve("echo", answer)
         assert await alice.call(bob.key, "echo", b"", timeout_s=20) == b"here"
-        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET
+        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_PROMISE
         assert await typed("--dir", directory, "--peer", peer_name(ALICE.public_key)) == (
             0,
             "taken back; it stands in the log, and peers hear of it within seconds\n",

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from manta_swarm.codec.coding import body_num_bytes, encode, group_sizes, parse
 from manta_swarm.codec.scaling import check_denormals
 from manta_swarm.protocol.errors import EncodingError, OwnFault
-from manta_swarm.protocol.exchange import CHUNK, GROUP_CHUNKS, MAX_FLOOR, MIN_FLOOR, WINDOW
+from manta_swarm.protocol.exchange import CHUNK, GROUP_CHUNKS, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, WINDOW
 from tests.codec import reference
 
 Floats = np.ndarray
@@ -108,12 +108,12 @@ def test_the_largest_body_has_an_exact_norm(codec: str) -> None:
     values = np.full(count, 2.0**127, np.float32)
     values[1::2] *= -1.0
     kept = 3 * reference.kept_of(codec, CHUNK) + reference.kept_of(codec, 2)
-    assert parse(codec, encode(codec, values, MIN_FLOOR), count).norm_square == kept * top**2
+    assert parse(codec, encode(codec, values, LEAST_MIN_EXPONENT), count).norm_square == kept * top**2
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_a_body_decodes_to_is_coded_to_the_same_body(codec: str) -> None:
-    for min_exponent in (-149, -30, MAX_FLOOR):
+    for min_exponent in (-149, -30, GREATEST_MIN_EXPONENT):
         data = encode(codec, long_vector(min_exponent, 3 * CHUNK + 9, min(min_exponent, 80)), min_exponent)
         again = parse(codec, data, 3 * CHUNK + 9).values(min_exponent)
         assert again.dtype == np.float32
@@ -247,7 +247,7 @@ def test_what_is_no_float32_vector_or_no_min_exponent_is_not_coded() -> None:
     for values in (np.zeros(3), np.zeros((1, 3), np.float32), np.zeros(3, ">f4")):
         with pytest.raises(ValueError, match="float32 vector"):
             encode("int16", values, 0)
-    for min_exponent in (MIN_FLOOR - 1, MAX_FLOOR + 1):
+    for min_exponent in (LEAST_MIN_EXPONENT - 1, GREATEST_MIN_EXPONENT + 1):
         with pytest.raises(ValueError, match="min_exponent"):
             encode("int16", vector(1.0), min_exponent)
         with pytest.raises(ValueError, match="min_exponent"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.codec.mean import Sum, group_mean, next_min_exponent, total_weights
 from manta_swarm.protocol.errors import OwnFault
-from manta_swarm.protocol.exchange import CHUNK, DRIFT, GROUP_VALUES, MAX_FLOOR, MIN_FLOOR, SUM_BITS, sum_bits
+from manta_swarm.protocol.exchange import CHUNK, DRIFT, GROUP_VALUES, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, SUM_BITS, sum_bits
 from manta_swarm.protocol.table import clipped_weight, weighted_median
 from tests.codec import reference
 
@@ -40,7 +40,7 @@ def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
     return [(draw(st.integers(0, reference.window_of(codec) - 1)) if is_large else 0, integers)]
 
 
-@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, MAX_FLOOR - DRIFT)), ROWS)
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS)
 def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     drawn = [(data.draw(chunks_of(codec, count)), shift, weight) for shift, weight in rows]
@@ -89,7 +89,7 @@ def masks_of(draw: st.DrawFn, count: int, rows: int) -> list[np.ndarray | None]:
     return draw(st.lists(st.sampled_from(made), min_size=rows, max_size=rows))
 
 
-@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, MAX_FLOOR - DRIFT)), ROWS)
+@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS)
 def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     masks = data.draw(masks_of(count, len(rows)))
@@ -176,7 +176,7 @@ def test_a_group_of_a_mean_is_that_of_the_groups_of_its_bodies(codec: str, is_ma
 
 def test_a_mean_of_one_body_is_what_it_decodes_to() -> None:
     body = random_body("int16", 1, CHUNK + 5)
-    for min_exponent, weight in ((-10, 1), (MIN_FLOOR, 3), (MAX_FLOOR, 65535), (-150, 7)):
+    for min_exponent, weight in ((-10, 1), (LEAST_MIN_EXPONENT, 3), (GREATEST_MIN_EXPONENT, 65535), (-150, 7)):
         sums = Sum(body.count, min_exponent)
         sums.add(body, 0, weight)
         assert sums.mean(weight).tobytes() == body.values(min_exponent).tobytes()
@@ -228,7 +228,7 @@ def test_a_weight_or_a_min_exponent_out_of_range_gives_no_mean() -> None:
     for total_weight in (0, -1, 2**53):
         with pytest.raises(ValueError, match="weight"):
             Sum(1, 0).mean(total_weight)
-    for min_exponent in (MIN_FLOOR - 1, MAX_FLOOR + 1):
+    for min_exponent in (LEAST_MIN_EXPONENT - 1, GREATEST_MIN_EXPONENT + 1):
         with pytest.raises(ValueError, match="min_exponent"):
             Sum(1, min_exponent).mean(1)
 
@@ -280,8 +280,8 @@ def test_a_min_exponent_moves_by_one_step_towards_one_that_leaves_seven_exponent
 
 
 def test_a_min_exponent_stays_where_floats_are() -> None:
-    assert next_min_exponent([MIN_FLOOR], [1], MIN_FLOOR, 20) == MIN_FLOOR
-    assert next_min_exponent([MAX_FLOOR + 19], [1], MAX_FLOOR, 20) == MAX_FLOOR
+    assert next_min_exponent([LEAST_MIN_EXPONENT], [1], LEAST_MIN_EXPONENT, 20) == LEAST_MIN_EXPONENT
+    assert next_min_exponent([GREATEST_MIN_EXPONENT + 19], [1], GREATEST_MIN_EXPONENT, 20) == GREATEST_MIN_EXPONENT
 
 
 def test_a_min_exponent_needs_rows_and_a_weight_for_each() -> None:

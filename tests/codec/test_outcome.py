@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.outcome import Outcome, outcome
-from manta_swarm.protocol.exchange import CHUNK, CLIP, MAX_AGE, MAX_FLOOR, MIN_FLOOR
+from manta_swarm.protocol.exchange import CHUNK, CLIP, MAX_AGE, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT
 from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.table import Weighing
@@ -101,7 +101,7 @@ def expected_clipped(one: Given, weight: int, threshold: Threshold | None, min_e
 def expected_min_exponent(codec: str, table: Sequence[Given], weights: Sequence[int], min_exponent: int) -> int:
     tops = [(one.top, weight) for one, weight in zip(table, weights, strict=True) if one.norm_square]
     wanted = median(tops) - (16 if reference.is_sparse(codec) else 12) if tops else min_exponent - 1
-    return min(max(wanted, min_exponent - 1, MIN_FLOOR), min_exponent + 1, MAX_FLOOR)
+    return min(max(wanted, min_exponent - 1, LEAST_MIN_EXPONENT), min_exponent + 1, GREATEST_MIN_EXPONENT)
 
 
 def expected_thresholds(
@@ -152,7 +152,7 @@ def tables(draw: st.DrawFn, codec: str) -> tuple[list[Given], list[Threshold], i
     """A table, the thresholds before it and the min exponent before it; some thresholds are near what clips one of the rows."""
     min_exponents = [draw(reference.MIN_EXPONENTS)]  # of the bases, by age
     for _ in range(MAX_AGE):
-        min_exponents.append(min(max(min_exponents[-1] + draw(st.integers(-1, 1)), MIN_FLOOR), MAX_FLOOR))
+        min_exponents.append(min(max(min_exponents[-1] + draw(st.integers(-1, 1)), LEAST_MIN_EXPONENT), GREATEST_MIN_EXPONENT))
     count = draw(st.integers(1, 5))
     samples = st.one_of(st.integers(1, 40), st.sampled_from([1, 16, 2**40, 2**44]))
     table, masks = [], draw(st.sampled_from([st.none(), st.none() | st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)]))
@@ -318,10 +318,10 @@ def test_a_role_without_a_row_keeps_its_threshold_in_the_units_of_the_new_min_ex
     assert result.thresholds[1] == Threshold(1, norm, 7)
 
 
-@pytest.mark.parametrize("min_exponent", [MIN_EXPONENT, MIN_FLOOR, MAX_FLOOR])
+@pytest.mark.parametrize("min_exponent", [MIN_EXPONENT, LEAST_MIN_EXPONENT, GREATEST_MIN_EXPONENT])
 def test_a_table_of_zeros_lowers_the_min_exponent_which_may_be_too_high_for_all_values(min_exponent: int) -> None:
     result = found("int16", [coded(0 * noise(seed), min_exponent=min_exponent) for seed in range(3)], (), min_exponent)
-    assert result.min_exponent == max(min_exponent - 1, MIN_FLOOR)
+    assert result.min_exponent == max(min_exponent - 1, LEAST_MIN_EXPONENT)
     assert not result.mean.any()
     assert result.thresholds == (Threshold(0, 0, 16),)
 

@@ -29,7 +29,7 @@ from tests.faults.scene import Scene
 
 Vector = NDArray[np.float32]
 
-LOT_MS = 10  # that its microbatches take, as it says
+MICROBATCH_MS = 10  # that its microbatches take, as it says
 SAMPLES = 32  # that it trained in a step, as it says
 
 
@@ -70,7 +70,7 @@ class CohortPeer:
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self._steps = []
-            self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
+            self.seat = await self.cohort.convene(self.base, MICROBATCH_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
             while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.cohort_peers()) and now_ms() < until_ms:  # noqa: ASYNC110
@@ -110,7 +110,7 @@ class CohortPeer:
             "cohort": self._name,
             "round": self.base.round + 1,
             "microbatches": microbatches,
-            "microbatch_ms": LOT_MS,
+            "microbatch_ms": MICROBATCH_MS,
         }
         return claim_of(self._scene.ledger(), self.liar.identity, **{**given, **changes})
 

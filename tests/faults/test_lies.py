@@ -32,7 +32,7 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.network.streams import MAX_STREAMS
 from manta_swarm.network.validator import OwnedRecords
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.exchange import CLIP, MAX_AGE, MAX_FLOOR, WINDOW
+from manta_swarm.protocol.exchange import CLIP, MAX_AGE, GREATEST_MIN_EXPONENT, WINDOW
 from manta_swarm.protocol.records import Announcement, Claim
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, sha256
@@ -314,7 +314,7 @@ def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_
         count = liar.num_weights
         largest = parse("int16", encode("int16", np.full(count, np.finfo(np.float32).max), 0), count)
         assert largest.max_exponent == WINDOW - 1
-        assert np.isfinite(largest.values(MAX_FLOOR)).all()
+        assert np.isfinite(largest.values(GREATEST_MIN_EXPONENT)).all()
 
         played = await in_a_table_with_others(liar)
         table, bodies = [one.weighing for one in played.listed], kept_bodies(scene, played, count)

@@ -61,7 +61,7 @@ def test_an_older_copy_of_a_run_signs_nothing_and_the_whole_one_goes_on(tmp_path
         assert "entries are missing, it is an older copy" in line
         assert (directory / "tree-head.txt").read_bytes() == kept  # nothing was signed beside what was signed before
         evidence = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
-        assert evidence.check().departure is Departure.WENT_BACK
+        assert evidence.check().departure is Departure.ROLLED_BACK
         assert evidence.check().held.size <= signed.size
         programs.wait_until(lambda: any("it is an older copy" in programs.log(name) for name in PEERS), "a peer says so")
         programs.start_command("aggregator", *again)

@@ -119,7 +119,7 @@ def test_a_header_then_its_body_in_groups_then_the_inclusion_promise() -> None:
         taking = Taking(line)
         began_s = time.monotonic()
         found = await taking.hand_in()
-        assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.inclusion_promise())
+        assert found == HandedIn(HandIn.HAVE_PROMISE, 1, line.inclusion_promise())
         assert found.inclusion_promise == line.inclusion_promise().open_by([OPERATOR.public_key])
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
         assert found.header_ms is not None
@@ -155,7 +155,7 @@ def test_what_is_listed_is_said_with_its_round() -> None:
 
 def test_who_has_a_inclusion_promise_gets_it_again_and_sends_no_body() -> None:
     async def story(line: Line) -> None:
-        await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.inclusion_promise(),))))
+        await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_PROMISE), 1, 700, (line.inclusion_promise(),))))
         await line.answers("body", AssertionError("it is there"))
         found = await line.client.hand_in(line.header, GROUPS)
         assert found.header_ms is None
@@ -206,7 +206,7 @@ def test_all_of_a_body_without_a_inclusion_promise_is_no_answer() -> None:
     with_line(story)
 
 
-FALSE_TICKETS: list[tuple[Callable[[Line], Signed[InclusionPromise]], type[RemoteFault]]] = [
+FALSE_PROMISES: list[tuple[Callable[[Line], Signed[InclusionPromise]], type[RemoteFault]]] = [
     (lambda line: line.inclusion_promise(run_=sha256(b"another run")), EncodingError),
     (lambda line: line.inclusion_promise(contribution=sha256(b"another")), EncodingError),
     (lambda line: line.inclusion_promise(signer=LIAR), SignatureError),
@@ -214,7 +214,7 @@ FALSE_TICKETS: list[tuple[Callable[[Line], Signed[InclusionPromise]], type[Remot
 ]
 
 
-@pytest.mark.parametrize(("forge", "error"), FALSE_TICKETS)
+@pytest.mark.parametrize(("forge", "error"), FALSE_PROMISES)
 @pytest.mark.parametrize("when", ["to the header", "to the body"])
 def test_a_false_inclusion_promise_is_refused(
     forge: Callable[[Line], Signed[InclusionPromise]], error: type[RemoteFault], when: str
@@ -223,7 +223,7 @@ def test_a_false_inclusion_promise_is_refused(
         if when == "to the body":
             handing_in = Taking(line, inclusion_promise=pack(forge(line))).hand_in()
         else:
-            await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 1, (forge(line),))))
+            await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_PROMISE), 1, 1, (forge(line),))))
             handing_in = line.client.hand_in(line.header, GROUPS)
         with pytest.raises(error):
             await handing_in
@@ -595,7 +595,7 @@ def test_the_groups_of_a_body_are_those_that_the_log_expects() -> None:
         line.log.rounds.clear()
         assert [len(piece) for piece in blob.pieces] == list(group_sizes("int16", line.log.num_weights))
         found = await line.client.hand_in(header, blob.pieces)
-        assert found.status is HandIn.HAVE_TICKET
+        assert found.status is HandIn.HAVE_PROMISE
         assert list(line.log.handed) == [header.contribution.digest]
 
     with_line(story)

@@ -8,7 +8,7 @@ from manta_swarm.network.log_client import (
     MAX_ANSWER_BYTES,
     MAX_CONTRIBUTIONS_BYTES,
     MAX_LISTING_BYTES,
-    MAX_NEWS_BYTES,
+    MAX_FEED_BYTES,
     MAX_RECEIPT_BYTES,
     BodyPart,
     FeedAnswer,
@@ -66,20 +66,20 @@ def test_the_largest_messages_fit_their_bounds() -> None:
     receipt, included = largest_receipt(), largest_included()
     assert len(pack(receipt)) <= MAX_RECEIPT_BYTES
     assert len(pack(Listing(receipt, included))) <= MAX_LISTING_BYTES
-    assert len(pack(FeedAnswer((receipt,), (included,), 2**40))) <= MAX_NEWS_BYTES
-    assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (INCLUSION_PROMISE,)))) <= MAX_ANSWER_BYTES
+    assert len(pack(FeedAnswer((receipt,), (included,), 2**40))) <= MAX_FEED_BYTES
+    assert len(pack(HeaderAnswer(int(HandIn.HAVE_PROMISE), MAX_ROUND, 2**40, (INCLUSION_PROMISE,)))) <= MAX_ANSWER_BYTES
     assert len(pack(INCLUSION_PROMISE)) <= MAX_ANSWER_BYTES
     assert len(weighed_bytes([WEIGHED] * MAX_ROWS)) <= MAX_WEIGHED_BYTES
     most = RoundContributions((bytes(1000),) * 1047 + (bytes(MAX_ENTRY_BYTES - 1047),), (DIGEST,) * MAX_RANGE_HASHES)
     assert len(pack(most)) <= MAX_CONTRIBUTIONS_BYTES
-    assert max(MAX_HEADER_BYTES, MAX_NEWS_BYTES, MAX_WEIGHED_BYTES, MAX_CONTRIBUTIONS_BYTES) < MAX_MESSAGE_BYTES
+    assert max(MAX_HEADER_BYTES, MAX_FEED_BYTES, MAX_WEIGHED_BYTES, MAX_CONTRIBUTIONS_BYTES) < MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("status", list(HandIn))
 def test_an_answer_to_a_header_has_a_inclusion_promise_if_that_is_what_it_says(status: HandIn) -> None:
     blamed = (DIGEST,) if status is HandIn.WITHOUT else ()
     for inclusion_promise in ((), (INCLUSION_PROMISE,), (INCLUSION_PROMISE, INCLUSION_PROMISE)):
-        if len(inclusion_promise) == (status is HandIn.HAVE_TICKET):
+        if len(inclusion_promise) == (status is HandIn.HAVE_PROMISE):
             answer = HeaderAnswer(int(status), 1, 1, inclusion_promise, blamed)
             assert unpack(HeaderAnswer, pack(answer), max_bytes=MAX_ANSWER_BYTES) == answer
         else:
@@ -89,7 +89,7 @@ def test_an_answer_to_a_header_has_a_inclusion_promise_if_that_is_what_it_says(s
 
 @pytest.mark.parametrize("status", list(HandIn))
 def test_an_answer_to_a_header_blames_somebody_if_that_is_what_it_says(status: HandIn) -> None:
-    inclusion_promise = (INCLUSION_PROMISE,) if status is HandIn.HAVE_TICKET else ()
+    inclusion_promise = (INCLUSION_PROMISE,) if status is HandIn.HAVE_PROMISE else ()
     for count in (0, 1, MAX_COHORT, MAX_COHORT + 1):
         if bool(count) == (status is HandIn.WITHOUT) and count <= MAX_COHORT:
             assert len(pack(HeaderAnswer(int(status), MAX_ROUND, 2**40, inclusion_promise, (DIGEST,) * count))) <= MAX_ANSWER_BYTES
@@ -125,4 +125,4 @@ def test_news_are_of_one_commit_at_most_and_a_contribution_comes_with_its_commit
         with pytest.raises(ValueError, match="news"):
             FeedAnswer(receipts, contributions, left_ms)
     for news in (FeedAnswer((), (), 0), FeedAnswer((receipt,), (), 5), FeedAnswer((receipt,), (included,), 5)):
-        assert unpack(FeedAnswer, pack(news), max_bytes=MAX_NEWS_BYTES) == news
+        assert unpack(FeedAnswer, pack(news), max_bytes=MAX_FEED_BYTES) == news

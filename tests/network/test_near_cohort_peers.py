@@ -164,7 +164,7 @@ def test_an_answer_that_is_no_proof_is_nobody_s_harm(answer: bytes) -> None:
 
 
 def test_there_is_no_end_of_room_for_cohort_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_cohort_peers, "MAX_MATES", 1)
+    monkeypatch.setattr(near_cohort_peers, "MAX_COHORT_PEERS", 1)
 
     async def story(club: Club) -> None:
         await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)

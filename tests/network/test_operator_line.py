@@ -261,7 +261,7 @@ def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_
 
         await log.endpoints[first].serve("body", then_gone)
         done = await client.hand_in(header, blob.pieces)
-        assert (done.status, done.round, done.header_ms is not None) == (HandIn.HAVE_TICKET, 1, True)
+        assert (done.status, done.round, done.header_ms is not None) == (HandIn.HAVE_PROMISE, 1, True)
         assert done.signed is not None
         with pytest.raises(Exception, match="does not verify"):
             done.signed.open_by([OPERATOR.public_key])  # another one signed it

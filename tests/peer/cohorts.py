@@ -31,7 +31,7 @@ PEERS = sorted((Identity(sha256(b"cohort peer %d" % i)) for i in range(6)), key=
 TOKEN = sha256(b"token")
 RUN = sha256(b"run")
 COUNT = 1000
-LOT_MS, LEFT_MS = 100, 60_000.0
+MICROBATCH_MS, LEFT_MS = 100, 60_000.0
 TRAINING_SPEC = FixedTrainingSpec((10,))  # of one architecture
 
 
@@ -115,7 +115,7 @@ class CohortPeer:
         await self.neighbours.look()
         await self.cohort.meet()
 
-    async def convene(self, round_: int = 1, *, microbatch_ms: int = LOT_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
+    async def convene(self, round_: int = 1, *, microbatch_ms: int = MICROBATCH_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
         """Take a place for a round."""
         await asyncio.sleep(after_s)
         self.round = round_

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT
 from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.records import (
     MAX_ARCHITECTURES,
     MAX_INDEX,
-    MAX_LOTS,
+    MAX_MICROBATCHES,
     MAX_ROLES,
     Announcement,
     Claim,
@@ -72,10 +72,10 @@ LARGEST_CLAIM = replace(
     round=MAX_ROUND,
     cohort="c" * 63,
     founder=BOB.public_key,
-    steps=(ClaimStep(0, MAX_LOTS * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
-    work=(MAX_LOTS,) * MAX_ARCHITECTURES,
+    steps=(ClaimStep(0, MAX_MICROBATCHES * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
+    work=(MAX_MICROBATCHES,) * MAX_ARCHITECTURES,
     residual=sha256(b"residual"),
-    microbatch_ms=MAX_LOT_MS,
+    microbatch_ms=MAX_MICROBATCH_MS,
 )
 LARGEST_ANNOUNCEMENT = replace(
     ANNOUNCEMENT,
@@ -92,6 +92,6 @@ LARGEST_ROUND = replace(
     first=MAX_SIZE - 1,
     contributions=MAX_ROWS,
     thresholds=tuple(Threshold(role, 2**62 - 1, 2**48) for role in range(MAX_ROLES)),
-    min_exponent=MIN_FLOOR,
+    min_exponent=LEAST_MIN_EXPONENT,
     open_ms=MAX_OPEN_MS,
 )

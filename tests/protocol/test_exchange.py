@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from manta_swarm.protocol.exchange import (
     DRIFT,
     MAX_AGE,
-    MAX_FLOOR,
-    MAX_LOT_MS,
+    GREATEST_MIN_EXPONENT,
+    MAX_MICROBATCH_MS,
     MAX_OPEN_MS,
     MAX_ROWS,
-    MIN_FLOOR,
+    LEAST_MIN_EXPONENT,
     SPARSE_WINDOW,
     SUM_BITS,
     WINDOW,
@@ -33,7 +33,7 @@ WIDE = replace(EXCHANGE, min_open_ms=1, max_open_ms=DAY_MS)
 
 CODECS = ["int16", "int8", "topk-1-2", "topk-256-4", "topk-2048-8"]
 
-microbatches_ms = st.lists(st.integers(1, MAX_LOT_MS), min_size=1, max_size=9)
+microbatches_ms = st.lists(st.integers(1, MAX_MICROBATCH_MS), min_size=1, max_size=9)
 
 
 @given(
@@ -64,10 +64,10 @@ def test_the_next_round_s_time_is_that_of_rational_arithmetic(
         (1_000, 1, [1], 1_333),  # no slower than a third more
         (1_000, 64, [500, 400, 2_000], 2_000),  # room for four median microbatches
         (1_000, 64, [500, 400], 1_600),  # of two, the shorter one
-        (1_000, 64, [1, 1, MAX_LOT_MS], 1_000),  # who names a long one alone changes nothing
+        (1_000, 64, [1, 1, MAX_MICROBATCH_MS], 1_000),  # who names a long one alone changes nothing
         (100, 1_000_000, [1], 100),
         (60_000, 1, [1], 60_000),
-        (60_000, 1, [MAX_LOT_MS], 60_000),  # the manifest's bounds stand above all
+        (60_000, 1, [MAX_MICROBATCH_MS], 60_000),  # the manifest's bounds stand above all
     ],
 )
 def test_the_next_round_s_time_by_hand(open_ms: int, counted: int, durations: list[int], expected: int) -> None:
@@ -163,9 +163,9 @@ def test_every_field_has_been_bounded_above() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_value_of_a_body_is_a_float32_and_its_scale_a_normal_float64(codec: str) -> None:
     found = codec_named(codec)
-    largest = found.limit * 2.0 ** (MAX_FLOOR + found.window - 1)
+    largest = found.limit * 2.0 ** (GREATEST_MIN_EXPONENT + found.window - 1)
     assert largest <= float.fromhex("0x1.fffffep+127")
-    assert float.fromhex("0x1p+1022") >= 1 / 2.0**MIN_FLOOR
+    assert float.fromhex("0x1p+1022") >= 1 / 2.0**LEAST_MIN_EXPONENT
 
 
 def test_a_codec_s_name_says_all_of_it() -> None:

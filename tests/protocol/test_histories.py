@@ -73,7 +73,7 @@ def test_a_log_that_goes_on_departs_from_nothing() -> None:
 def test_a_log_that_shows_fewer_entries_went_back() -> None:
     ((log, receipts),) = histories("abc")
     shown = Histories.shown_after(SIGNED, receipts[2], log.note(3), ()).check()
-    assert (shown.departure, shown.shown.size) == (Departure.WENT_BACK, 3)
+    assert (shown.departure, shown.shown.size) == (Departure.ROLLED_BACK, 3)
     assert (shown.held.size, shown.round, shown.entries_held) == (9, 3, "9 entries, up to round 3")
     assert (shown.run, shown.operators) == (SIGNED.run, (OPERATOR.public_key,))
 

@@ -13,13 +13,13 @@ from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
 
 BASE, KEY = b"b" * 32, b"k" * 32
 # As computed when the rule was made; a change would make microbatches of old rounds impossible to recompute.
-LOT_SEED = 14_269_231_117_975_996_949
+MICROBATCH_SEED = 14_269_231_117_975_996_949
 SAMPLES = (234, 760, 153, 20, 54, 1390, 1370, 16)
 identities = st.tuples(st.integers(0, 2**62), st.binary(max_size=32), st.integers(0, 2**10), st.binary(max_size=32), st.integers(0, 2**32))
 
 
 def test_a_microbatch_is_the_same_on_every_machine_for_ever() -> None:
-    assert microbatch_seed(7, BASE, 3, KEY, 2) == LOT_SEED
+    assert microbatch_seed(7, BASE, 3, KEY, 2) == MICROBATCH_SEED
     assert sample_indices(7, BASE, 3, KEY, 2, 1437, 8) == SAMPLES
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
 from manta_swarm.protocol.pace import Pace
 
 durations = st.lists(st.integers(1, 10**7).map(float), min_size=1, max_size=40)
@@ -181,7 +181,7 @@ def test_a_microbatch_that_is_started_and_is_among_the_longer_ones_leaves_the_ti
 @given(durations)
 def test_a_claim_may_name_the_usual_duration_of_a_microbatch(microbatches_ms: list[float]) -> None:
     pace = pace_of(left_ms=1_000, microbatches_ms=microbatches_ms, hand_ins_ms=[])
-    assert pace.microbatch_ms == min(max(round(median_high(microbatches_ms[-16:])), 1), MAX_LOT_MS)
+    assert pace.microbatch_ms == min(max(round(median_high(microbatches_ms[-16:])), 1), MAX_MICROBATCH_MS)
 
 
 def test_where_one_architecture_in_four_takes_longer_there_is_time_for_it() -> None:
@@ -206,7 +206,7 @@ def test_a_machine_that_becomes_slower_is_noticed() -> None:
 def test_before_the_first_microbatch_its_duration_is_the_least_that_a_claim_may_name() -> None:
     assert Pace().microbatch_ms == 1
     assert pace_of(left_ms=1_000, microbatches_ms=[0.2], hand_ins_ms=[]).microbatch_ms == 1
-    assert pace_of(left_ms=1_000, microbatches_ms=[1e9], hand_ins_ms=[]).microbatch_ms == MAX_LOT_MS
+    assert pace_of(left_ms=1_000, microbatches_ms=[1e9], hand_ins_ms=[]).microbatch_ms == MAX_MICROBATCH_MS
 
 
 def test_a_round_in_which_nothing_was_in_is_open_again_for_as_long_and_there_is_no_time_while_its_commit_may_come() -> None:

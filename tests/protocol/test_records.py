@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from manta_swarm.protocol.encoding import encode, pack, to_value, unpack
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from manta_swarm.protocol.exchange import MAX_COHORT, GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT, Exchange
 from manta_swarm.protocol.fields import MAX_ROUND, check_name
 from manta_swarm.protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from manta_swarm.protocol.merkle import MAX_SIZE
@@ -20,7 +20,7 @@ from manta_swarm.protocol.records import (
     MAX_ARCHITECTURES,
     MAX_ENTRY_BYTES,
     MAX_INDEX,
-    MAX_LOTS,
+    MAX_MICROBATCHES,
     MAX_PAYLOAD_BYTES,
     MAX_ROLES,
     MAX_SKIPPED,
@@ -147,7 +147,7 @@ claims = st.builds(
     key=digests,
     payout=keys,
     founder=digests,
-    microbatch_ms=st.integers(1, MAX_LOT_MS),
+    microbatch_ms=st.integers(1, MAX_MICROBATCH_MS),
 )
 contributions = st.builds(
     lambda counted, **rest: Contribution(counted=1 + counted % (2 ** len(rest["claims"]) - 1), **rest),
@@ -177,7 +177,7 @@ committed = st.builds(
     mean=digests,
     state=digests,
     thresholds=thresholds,
-    min_exponent=st.integers(MIN_FLOOR, MAX_FLOOR),
+    min_exponent=st.integers(LEAST_MIN_EXPONENT, GREATEST_MIN_EXPONENT),
     open_ms=st.integers(1, MAX_OPEN_MS),
 )
 tags = st.binary(min_size=8, max_size=8)
@@ -215,7 +215,7 @@ def test_the_largest_announcement_fits() -> None:
 
 def test_a_claim_counts_its_microbatches_over_all_architectures() -> None:
     assert CLAIM.microbatches == 3
-    assert LARGEST_CLAIM.microbatches == MAX_LOTS * MAX_ARCHITECTURES
+    assert LARGEST_CLAIM.microbatches == MAX_MICROBATCHES * MAX_ARCHITECTURES
 
 
 # What is refused.
@@ -270,7 +270,7 @@ def test_a_manifest_out_of_range_is_refused_also_when_it_is_read(manifest: Manif
 
 
 def test_a_manifest_with_an_exchange_out_of_range_is_refused_when_it_is_read(manifest: Manifest) -> None:
-    for name, value in {"max_rows": 257, "local_steps": 1_025, "first_min_exponent": MAX_FLOOR + 1, "codec": "topk"}.items():
+    for name, value in {"max_rows": 257, "local_steps": 1_025, "first_min_exponent": GREATEST_MIN_EXPONENT + 1, "codec": "topk"}.items():
         values = {field.name: getattr(EXCHANGE, field.name) for field in fields(Exchange)} | {name: value}
         whole = {field.name: to_value(getattr(manifest, field.name)) for field in fields(manifest)} | {"exchange": tuple(values.values())}
         with pytest.raises(EncodingError, match=r"exchange"):
@@ -345,14 +345,14 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (CLAIM, {"work": (0,)}),
     (CLAIM, {"work": (0, 0)}),
     (CLAIM, {"work": (2, -1)}),
-    (CLAIM, {"work": (MAX_LOTS + 1,)}),
+    (CLAIM, {"work": (MAX_MICROBATCHES + 1,)}),
     (CLAIM, {"work": (1,) * (MAX_ARCHITECTURES + 1)}),
     (CLAIM, {"residual": SHORT}),
     (CLAIM, {"residual": LONG}),
     (CLAIM, {"partner": SHORT}),
     (CLAIM, {"partner": CLAIM.key}),
     (CLAIM, {"microbatch_ms": 0}),
-    (CLAIM, {"microbatch_ms": MAX_LOT_MS + 1}),
+    (CLAIM, {"microbatch_ms": MAX_MICROBATCH_MS + 1}),
     *((CONTRIBUTION, {field: wrong}) for field in ("run", "base", "founder", "body") for wrong in (b"", SHORT, LONG)),
     (CONTRIBUTION, {"round": 0}),
     (CONTRIBUTION, {"round": MAX_ROUND + 1}),
@@ -380,8 +380,8 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (ROUND, {"first": MAX_SIZE}),
     (ROUND, {"thresholds": (THRESHOLD, THRESHOLD)}),
     (ROUND, {"thresholds": (THRESHOLD, replace(THRESHOLD, role=0))}),
-    (ROUND, {"min_exponent": MIN_FLOOR - 1}),
-    (ROUND, {"min_exponent": MAX_FLOOR + 1}),
+    (ROUND, {"min_exponent": LEAST_MIN_EXPONENT - 1}),
+    (ROUND, {"min_exponent": GREATEST_MIN_EXPONENT + 1}),
     (ROUND, {"open_ms": 0}),
     (ROUND, {"open_ms": MAX_OPEN_MS + 1}),
     *((VERDICT, {field: wrong}) for field in ("run", "auditor", "contribution", "by") for wrong in (b"", SHORT, LONG)),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.exchange import LOTS_A_STEP
+from manta_swarm.protocol.exchange import MICROBATCHES_A_STEP
 from manta_swarm.protocol.rosters import MAX_CONVENING_MS, SILENT_ROUNDS, Silence, Timetable, choose_founder, convening_ms, fits, outliers
 from manta_swarm.protocol.signing import PublicKey
 
@@ -85,7 +85,7 @@ def test_a_microbatch_takes_at_most_a_third_of_a_step(microbatch_ms: int, left_m
 
 @given(st.integers(1, 10**6), st.integers(1, 100))
 def test_the_median_peer_of_the_shortest_round_fits(microbatch_ms: int, steps: int) -> None:
-    open_ms = LOTS_A_STEP * steps * microbatch_ms
+    open_ms = MICROBATCHES_A_STEP * steps * microbatch_ms
     assert fits(microbatch_ms, open_ms * 3 / 4, steps)
 
 

@@ -23,7 +23,7 @@ from tests.runtime.stand_in import MESSAGES, Answer, Ask
 
 pytestmark = pytest.mark.swarm
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 NICENESS = 7
 AGAIN = Restart(0.1, 0.2)
 
@@ -47,10 +47,10 @@ signal.pause()
 """
 _TALKING_PARENT = """
 import asyncio
-from tests.runtime.test_child import PATIENCE_S, Answer, Ask, Child, answering
+from tests.runtime.test_child import TIMEOUT_S, Answer, Ask, Child, answering
 async def play():
     child = Child.start(answering())
-    await child.hear(Answer, PATIENCE_S)
+    await child.hear(Answer, TIMEOUT_S)
     await child.say(Ask("compute"))
     print(child.pid, flush=True)
     await asyncio.Event().wait()
@@ -103,12 +103,12 @@ def played(story: Callable[[], Awaitable[None]]) -> None:
 def test_a_child_answers_and_is_gone_at_once_when_it_is_ended_in_the_middle_of_its_work() -> None:
     async def story() -> None:
         child = Child.start(answering())
-        assert await child.hear(Answer, PATIENCE_S) == Answer("1")
+        assert await child.hear(Answer, TIMEOUT_S) == Answer("1")
         assert psutil.Process(child.pid).environ()["OMP_NUM_THREADS"] == "3"
         assert os.getsid(child.pid) == child.pid != os.getsid(0)
         large = "x" * (1 << 23)
         await child.say(Ask(large))
-        assert await child.hear(Answer, PATIENCE_S) == Answer(large[:900])
+        assert await child.hear(Answer, TIMEOUT_S) == Answer(large[:900])
         await child.say(Ask("compute"))
         began_s = asyncio.get_running_loop().time()
         await child.kill("given up")
@@ -118,7 +118,7 @@ def test_a_child_answers_and_is_gone_at_once_when_it_is_ended_in_the_middle_of_i
         await child.say(Ask("too late"))
         for _ in range(2):
             with pytest.raises(ChildLost, match="given up"):
-                await child.hear(Answer, PATIENCE_S)
+                await child.hear(Answer, TIMEOUT_S)
 
     played(story)
 
@@ -127,16 +127,16 @@ def test_a_child_that_is_killed_costs_its_own_work_only_and_its_death_is_noticed
     async def story() -> None:
         one, other = (Child.start(answering()) for _ in range(2))
         for child in (one, other):
-            await child.hear(Answer, PATIENCE_S)
+            await child.hear(Answer, TIMEOUT_S)
         await one.say(Ask("compute"))
-        hearing = asyncio.create_task(one.hear(Answer, PATIENCE_S))
+        hearing = asyncio.create_task(one.hear(Answer, TIMEOUT_S))
         await asyncio.sleep(0)
         os.kill(one.pid, signal.SIGKILL)
         with pytest.raises(ChildLost, match=r"^SIGKILL$"):
             await hearing
         await one.ended()
         await other.say(Ask("go on"))
-        assert await other.hear(Answer, PATIENCE_S) == Answer("go on")
+        assert await other.hear(Answer, TIMEOUT_S) == Answer("go on")
         await other.kill()
 
     played(story)
@@ -147,10 +147,10 @@ def test_one_that_stands_still_is_killed_and_so_is_one_that_says_something_else_
         while True:
             await child.hear(Answer, timeout_s)
 
-    async def ends(how: str, asked: str, reason: str, timeout_s: float = PATIENCE_S) -> None:
+    async def ends(how: str, asked: str, reason: str, timeout_s: float = TIMEOUT_S) -> None:
         child = Child.start(answering(how))
         if asked:
-            await child.hear(Answer, PATIENCE_S)
+            await child.hear(Answer, TIMEOUT_S)
             await child.say(Ask(asked))
         if asked == "again and again":
             await child.ended()
@@ -170,7 +170,7 @@ def test_one_that_stands_still_is_killed_and_so_is_one_that_says_something_else_
 def test_one_that_takes_no_message_is_killed_and_one_that_dies_at_a_message_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def told(number: signal.Signals, reason: str) -> None:
         child = Child.start(answering())
-        await child.hear(Answer, PATIENCE_S)
+        await child.hear(Answer, TIMEOUT_S)
         os.kill(child.pid, signal.SIGSTOP)
         saying = asyncio.create_task(child.say(Ask("x" * (1 << 23))))
         await asyncio.sleep(0)
@@ -178,7 +178,7 @@ def test_one_that_takes_no_message_is_killed_and_one_that_dies_at_a_message_keep
             os.kill(child.pid, number)
         await saying
         with pytest.raises(ChildLost, match=reason):
-            await child.hear(Answer, PATIENCE_S)
+            await child.hear(Answer, TIMEOUT_S)
         assert not psutil.pid_exists(child.pid)
 
     async def story() -> None:
@@ -197,7 +197,7 @@ def test_why_a_child_failed_is_told_and_whether_a_person_could_change_it(capfd: 
             ("has a fault", ChildLost, "^ZeroDivisionError: a fault$"),
         ):
             with pytest.raises(kind, match=reason):
-                await Child.start(answering(how)).hear(Answer, PATIENCE_S)
+                await Child.start(answering(how)).hear(Answer, TIMEOUT_S)
 
     played(story)
     assert "in work\n    raise ZeroDivisionError" in capfd.readouterr().err
@@ -207,7 +207,7 @@ def test_what_a_child_printed_last_is_told_of_its_death(tmp_path: Path) -> None:
     async def story() -> None:
         child = Child.start(replace(logging(tmp_path, ""), command=python("-c", "raise SystemExit('no memory')")))
         with pytest.raises(ChildLost, match=r"^exit code 1: no memory$"):
-            await child.hear(Beat, PATIENCE_S)
+            await child.hear(Beat, TIMEOUT_S)
         with pytest.raises(OSError, match="No such file"):
             Child.start(replace(logging(tmp_path, ""), log_path=tmp_path / "no" / "folder" / "log"))
 
@@ -228,7 +228,7 @@ def test_a_child_ends_with_a_parent_that_was_killed_in_the_middle_of_its_work(st
 def test_the_end_of_the_line_alone_ends_a_child_in_the_middle_of_its_work() -> None:
     async def story() -> None:
         child = Child.start(answering())
-        await child.hear(Answer, PATIENCE_S)
+        await child.hear(Answer, TIMEOUT_S)
         await child.say(Ask("compute"))
         assert child._line is not None
         child._line.shutdown(1)  # what it hears of a parent's end, where nothing kills orphans

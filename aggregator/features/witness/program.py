@@ -157,7 +157,7 @@ class Witness:
         path = self._directory / PROOFS / f"log-{shown.held.size}-{shown.shown.size}.proof"
         write_durably(path, pack(evidence))
         held = shown.held.size
-        if shown.departure is Departure.WENT_BACK:
+        if shown.departure is Departure.ROLLED_BACK:
             self._complain(
                 f"the log shows {shown.shown.size} entries, and has signed for {held}: an older copy, and told so; proof: {path}"
             )

@@ -27,7 +27,7 @@ from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
 from manta_swarm.protocol.light import (
     CODEC,
-    MAX_LEASE_LOTS,
+    MAX_LEASE_MICROBATCHES,
     MAX_REQUEST_BYTES,
     Fate,
     Lease,
@@ -131,7 +131,7 @@ class GatewayService:
         of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
         self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, seat)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.microbatch_samples))
-        most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.microbatch_samples)
+        most = min(MAX_LEASE_MICROBATCHES, samples, self.manifest.exchange.max_claim_samples // self.manifest.microbatch_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_microbatches=max(most, self._steps))
         if self._is_leaving:  # it was told so while the weights were cut out
             seat.shut()

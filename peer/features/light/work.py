@@ -26,8 +26,8 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.errors import EncodingError, MantaError, UserError
-from manta_swarm.protocol.exchange import MAX_LOT_MS
-from manta_swarm.protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, why_no_leases
+from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
+from manta_swarm.protocol.light import CODEC, MAX_LEASE_MICROBATCHES, Lease, LightReturn, why_no_leases
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim
@@ -76,7 +76,7 @@ class LightWork:
     @property
     def microbatch_ms(self) -> int:
         """The median microbatch's duration lately; 0 before there was one."""
-        return min(max(1, round(statistics.median(self._microbatches_ms))), MAX_LOT_MS) if self._microbatches_ms else 0
+        return min(max(1, round(statistics.median(self._microbatches_ms))), MAX_MICROBATCH_MS) if self._microbatches_ms else 0
 
     def architecture_of(self, lease: Lease) -> Architecture:
         """Return the architecture of a lease, which is one that its round asks for.
@@ -88,7 +88,7 @@ class LightWork:
             raise EncodingError("a lease for a round that the run has not")
         exchange = self._manifest.exchange
         microbatches = lease.microbatches_a_step * exchange.local_steps
-        if microbatches > MAX_LEASE_LOTS or microbatches * self._manifest.microbatch_samples > exchange.max_claim_samples:
+        if microbatches > MAX_LEASE_MICROBATCHES or microbatches * self._manifest.microbatch_samples > exchange.max_claim_samples:
             raise EncodingError(f"a lease of {microbatches} microbatches is more than a claim may have")
         if self._training_spec.plan.phase(lease.round).distils:
             raise EncodingError("a lease of microbatches that need a teacher")

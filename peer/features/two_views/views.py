@@ -292,14 +292,14 @@ class SitePool(SingleWorker):
         awaited: asyncio.Future[MicrobatchResult] = asyncio.get_running_loop().create_future()
         self._awaited[microbatch.index] = awaited
         try:
-            async with asyncio.timeout(timeouts.VIEWS_LOT_S):
+            async with asyncio.timeout(timeouts.VIEWS_MICROBATCH_S):
                 request = pack(self._name_of(microbatch))
-                answer = await near.call_cohort_peer(partner, LEAD, request, timeout_s=timeouts.VIEWS_LOT_S, largest=MAX_SMALL_BYTES)
+                answer = await near.call_cohort_peer(partner, LEAD, request, timeout_s=timeouts.VIEWS_MICROBATCH_S, largest=MAX_SMALL_BYTES)
                 if answer:
                     raise NotYet("the other site is at other weights")
                 return await awaited
         except TimeoutError:
-            self._partner.part(f"a microbatch was not done within {timeouts.VIEWS_LOT_S:g} s")
+            self._partner.part(f"a microbatch was not done within {timeouts.VIEWS_MICROBATCH_S:g} s")
             raise Unreachable("the other site did not do a microbatch in time") from None
         except NotYet:
             raise

@@ -14,7 +14,7 @@ import manta_swarm.aggregator.commit.news
 from manta_swarm.aggregator.commit.news import MAX_WAITING_OF_ONE, FeedService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, Counted, CreditWord, FeedAnswer, LogClient
+from manta_swarm.network.log_client import MAX_FEED_BYTES, AfterRound, Counted, CreditWord, FeedAnswer, LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Closing
@@ -51,7 +51,7 @@ class Scene:
         endpoint = self.network.endpoint(peer.public_key)
         request = pack(AfterRound(round_, patient))
         answer = await endpoint.call(PublicKey(OPERATOR.public_key), "commit-after", request, timeout_s=1_000)
-        return unpack(FeedAnswer, answer, max_bytes=MAX_NEWS_BYTES)
+        return unpack(FeedAnswer, answer, max_bytes=MAX_FEED_BYTES)
 
     def commit(self, *headers: Header) -> None:
         """Commit a round of these, or one of everybody alone."""
@@ -161,7 +161,7 @@ def test_who_waits_is_told_at_the_commit_and_who_is_behind_at_once(play: Play) -
 
 def test_nobody_waits_longer_than_a_round_may_take(play: Play) -> None:
     async def story(scene: Scene) -> None:
-        longest_s = grace_ms(scene.log.ledger.open_ms) / 1000 + timeouts.PATIENCE_S
+        longest_s = grace_ms(scene.log.ledger.open_ms) / 1000 + timeouts.TIMEOUT_S
         with takes(OPEN_MS / 1000 + longest_s):
             assert await scene.ask(PEERS[0], 0) == FeedAnswer((), (), 0)
         with takes(longest_s):

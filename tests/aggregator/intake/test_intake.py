@@ -73,7 +73,7 @@ def test_a_header_that_comes_again_is_welcome_and_brings_the_inclusion_promise_o
         assert (await service.header(made)).status == HandIn.SEND_BODY  # what has come of it stays
         inclusion_promise = service.opened(await service.part(made, 1))
         answer = await service.header(made)
-        assert answer.status == HandIn.HAVE_TICKET
+        assert answer.status == HandIn.HAVE_PROMISE
         assert answer.inclusion_promise[0].open_by(service.ledger.manifest.operators) == inclusion_promise
         assert service.refused(A) == {}
 
@@ -85,7 +85,7 @@ def test_a_peers_own_client_gets_its_inclusion_promise(play: Play) -> None:
         made = service.made(A)
         for _ in range(2):  # the second time the answer is in the header's
             handed = await service.client(A).hand_in(made.header, made.groups)
-            assert handed.status is HandIn.HAVE_TICKET
+            assert handed.status is HandIn.HAVE_PROMISE
             assert handed.inclusion_promise == InclusionPromise(service.ledger.run, 1, made.digest)
 
     play(story)
@@ -132,7 +132,7 @@ def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, i
         while service.intake._tasks:
             await asyncio.wait(service.intake._tasks)
         if is_good:
-            assert (await service.header(made)).status == HandIn.HAVE_TICKET
+            assert (await service.header(made)).status == HandIn.HAVE_PROMISE
             assert service.commit() == (made.digest, other.digest)
         else:
             assert service.refused(A) == {"bad body": 1}  # and was counted

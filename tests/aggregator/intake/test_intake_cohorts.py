@@ -59,7 +59,7 @@ def test_any_member_may_bring_it_and_nobody_else(play: Play) -> None:
         made = service.made_together(B, A, C)
         await says_no(service.header(made, by=D), "other keys than the one that brings it")
         await hand_in(service, made, by=C)
-        assert (await service.header(made, by=A)).status == HandIn.HAVE_TICKET
+        assert (await service.header(made, by=A)).status == HandIn.HAVE_PROMISE
         assert service.commit() == (made.digest,)
 
     play(story)
@@ -174,7 +174,7 @@ def test_with_both_in_the_cohorts_stands_and_nobody_is_blamed(play: Play) -> Non
         await service.hand_in(other)
         await service.hand_in(whole)
         assert not service.intake._handed.keys() & {alone.digest}  # its body is on the disk, and no table needs it
-        assert (await service.header(alone)).status == HandIn.HAVE_TICKET
+        assert (await service.header(alone)).status == HandIn.HAVE_PROMISE
         assert service.commit() == (whole.digest, other.digest)
         answer = await service.header(alone)
         assert (answer.status, answer.round) == (HandIn.LISTED, 1)  # its work is: its inclusion promise is kept
@@ -376,7 +376,7 @@ def test_after_a_restart_with_both_in_the_cohorts_stands(play: Play) -> None:
         await service.restart()
         assert not service.intake._handed.keys() & {alone.digest}
         for one in (alone, whole):
-            assert (await service.header(one)).status == HandIn.HAVE_TICKET
+            assert (await service.header(one)).status == HandIn.HAVE_PROMISE
         assert service.commit() == (whole.digest, other.digest)
         await service.restart()
         assert service.closing.stage is Stage.OPEN
@@ -393,7 +393,7 @@ def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: P
         await service.header(whole)
         await service.part(whole, 0)
         await service.restart()
-        assert (await service.header(alone)).status == HandIn.HAVE_TICKET
+        assert (await service.header(alone)).status == HandIn.HAVE_PROMISE
         assert service.commit() == (alone.digest,)
         assert await blamed(service, whole) == {B.public_key}
 

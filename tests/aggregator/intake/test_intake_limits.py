@@ -14,7 +14,7 @@ from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS
+from manta_swarm.protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS
 from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_INDEX, MAX_SKIPPED, Claim, ClaimStep, Contribution, Header, StepMean
 from manta_swarm.protocol.signed import Signed
@@ -247,7 +247,7 @@ def test_all_inclusion_promises_hold_after_a_restart_for_the_open_round_and_the_
         await service.restart()
         for made, round_ in ((now, 1), (early, 2)):
             answer = await service.header(made)
-            assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
+            assert (answer.status, answer.round) == (HandIn.HAVE_PROMISE, round_)
             assert answer.inclusion_promise[0].open_by(service.ledger.manifest.operators).contribution == made.digest
             for place in (0, 1):
                 assert service.opened(await service.part(made, place)).round == round_
@@ -330,5 +330,5 @@ def longest_claim(steps: int) -> int:
     firsts = [MAX_INDEX - 1 - (steps - step) * 2 * skipped for step in range(steps)]
     each = tuple(ClaimStep(first, first + skipped, tuple(range(first + 1, first + skipped, 2)), RUN) for first in firsts)
     work = (*(0,) * (MAX_ARCHITECTURES - 1), sum(step.count for step in each))
-    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, microbatch_ms=MAX_LOT_MS)
+    claim = replace(CLAIM, round=MAX_ROUND, cohort="x" * 63, steps=each, work=work, residual=RUN, microbatch_ms=MAX_MICROBATCH_MS)
     return len(pack(claim)) + 8 * MAX_ARCHITECTURES  # whose counts may be large

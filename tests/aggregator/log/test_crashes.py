@@ -37,7 +37,7 @@ async def check_inclusion_promises(log: Aggregator, inclusion_promises: dict[byt
         answer = await log.header(one)
         assert answer.round == inclusion_promise.round
         if inclusion_promise.round > log.ledger.round:
-            assert answer.status == HandIn.HAVE_TICKET
+            assert answer.status == HandIn.HAVE_PROMISE
             assert answer.inclusion_promise[0].open_by(log.ledger.manifest.operators) == inclusion_promise
         else:
             assert answer.status == HandIn.LISTED

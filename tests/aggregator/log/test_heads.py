@@ -135,7 +135,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     assert (result.exit_code, "another run" in result.output) == (2, True), result.output
     kept = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
     assert kept.heads[0] == receipt.tree_head
-    assert kept.check().departure is Departure.WENT_BACK
+    assert kept.check().departure is Departure.ROLLED_BACK
     # Also not after a restart, with nobody there to say it again.
     note = (directory / "tree-head.txt").read_bytes()
     with pytest.raises(OtherHistory, match="12 entries are missing"):

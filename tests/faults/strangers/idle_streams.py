@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from manta_swarm.network.blobs import Ask
-from manta_swarm.network.log_client import MAX_NEWS_BYTES, AfterRound, FeedAnswer
+from manta_swarm.network.log_client import MAX_FEED_BYTES, AfterRound, FeedAnswer
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.records import Round, open_entry
@@ -111,4 +111,4 @@ async def _news(connection: Connection) -> FeedAnswer:
     with _resetting(await connection.stream("manta.commit-after.stream")) as stream:
         _ask(stream, pack(AfterRound(0, 0)))
         answer = await stream.reader.readexactly(int.from_bytes(await stream.reader.readexactly(4), "big"))
-        return unpack(FeedAnswer, answer[1:], max_bytes=MAX_NEWS_BYTES)
+        return unpack(FeedAnswer, answer[1:], max_bytes=MAX_FEED_BYTES)

@@ -63,7 +63,7 @@ from tests.network.virtual_time import now
 from tests.peer.cohorts import (
     COUNT,
     LEFT_MS,
-    LOT_MS,
+    MICROBATCH_MS,
     OPERATOR,
     PEERS,
     RUN,
@@ -511,7 +511,7 @@ def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(3)
         cohort_peers[0].die()
-        slow = asyncio.create_task(cohort_peers[2].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
+        slow = asyncio.create_task(cohort_peers[2].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
         await asyncio.sleep(0)
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
         assert (await slow).is_alone
@@ -530,7 +530,7 @@ def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
             return b""
 
         await cohort_peers[0].endpoint.serve(JOIN, never)
-        looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), LOT_MS, LEFT_MS))
+        looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
         await asyncio.sleep(0.1)
         looking.cancel()
         await asyncio.sleep(0)

@@ -67,7 +67,7 @@ def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the
         await replaced(scene)
         await until(lambda: bool(member.status.log_fault))
         (shown,) = kept(member.store.directory)
-        assert (shown.departure, shown.shown.size, shown.round) == (Departure.WENT_BACK, 0, 2)
+        assert (shown.departure, shown.shown.size, shown.round) == (Departure.ROLLED_BACK, 0, 2)
         assert not member.task.done()
 
         scene.log.come_back()
@@ -143,7 +143,7 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         assert await heads.compare()
         await MemoryLog(network).start()
         assert not await heads.compare()
-        clock.advance(timeouts.WENT_BACK_S)
+        clock.advance(timeouts.ROLLED_BACK_S)
         heads.check_timeout()
         clock.advance(1)
         with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):

@@ -14,7 +14,7 @@ from manta_swarm.codec.residuals import residual_digest, vector_digest
 from manta_swarm.peer.submit.making import Made, made_of
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Lap, Learnt, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.exchange import MAX_LOT_MS
+from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT, claim_bytes
 from manta_swarm.protocol.rounds import Standing
@@ -193,7 +193,7 @@ def test_whoever_leaves_out_microbatches_as_long_as_there_is_room_has_a_claim_th
         accumulator.end_step(sha256(b"own"), sha256(b"mean"))
         index, left_out = index + gap + 2, left_out + gap
     terms = ClaimTerms(PEER, RUN, ACCOUNT, shards=MAX_SHARDS - 1)
-    claim = claim_of(terms, Work(BASE, "c" * 63, accumulator), b"", ACCOUNT, MAX_LOT_MS, given=RUN, residual=RUN).open()
+    claim = claim_of(terms, Work(BASE, "c" * 63, accumulator), b"", ACCOUNT, MAX_MICROBATCH_MS, given=RUN, residual=RUN).open()
     size = len(pack(replace(claim, partner=RUN)))
     assert size + 4 * 31 <= claim_bytes(local_steps)  # where it counts many microbatches of each architecture
 

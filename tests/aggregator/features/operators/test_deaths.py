@@ -11,7 +11,7 @@ from manta_swarm.protocol.errors import Unreachable
 from tests.aggregator.features.operators.four import FOUR, Four, tell, until
 from tests.aggregator.real_run import everybodys
 
-WRITER, FELLOW, NEXT, AWAY = 0, 1, 2, 3
+WRITER, FOLLOWER, NEXT, AWAY = 0, 1, 2, 3
 
 
 class Dead(Unreachable):
@@ -58,7 +58,7 @@ def has_gone_on(four: Four, place: int) -> bool:
     return run.log.head == four.runs[WRITER].log.head and state.round == run.log.ledger.round and not four.seats[place].store.kept
 
 
-@pytest.mark.parametrize("dying", [WRITER, FELLOW], ids=["the writer", "a fellow"])
+@pytest.mark.parametrize("dying", [WRITER, FOLLOWER], ids=["the writer", "a fellow"])
 def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: int
 ) -> None:
@@ -78,7 +78,7 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
                 have_inclusion_promises = True
                 await four.commit(writer, WRITER, contributions)
                 is_committed = True
-                await until(lambda: deaths.has_come or has_gone_on(four, FELLOW))
+                await until(lambda: deaths.has_come or has_gone_on(four, FOLLOWER))
             except Dead:
                 assert dying == WRITER
             has_died = deaths.has_come
@@ -106,16 +106,16 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
 
 def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_next_ones(tmp_path: Path) -> None:
     async def story(four: Four) -> None:
-        bodies = tmp_path / str(FELLOW) / "bodies" / "round-00000001.bodies"
-        await four.kill(FELLOW)
+        bodies = tmp_path / str(FOLLOWER) / "bodies" / "round-00000001.bodies"
+        await four.kill(FOLLOWER)
         bodies.parent.mkdir()
         bodies.write_bytes(bytes(100))  # of which nothing else remembers anything
-        await four.start(FELLOW)
+        await four.start(FOLLOWER)
         four.lost = lambda sender, receiver, _method: FOUR[AWAY].public_key in (sender, receiver)
         writer, _ = await four.write(WRITER, 1)
         contributions = everybodys(four.runs[WRITER].log.ledger)
         await writer.store([(1, one.kept) for one in contributions])
-        await four.kill(FELLOW)
-        assert len((await four.start(FELLOW)).contributions.held) == len(contributions)
+        await four.kill(FOLLOWER)
+        assert len((await four.start(FOLLOWER)).contributions.held) == len(contributions)
 
     tell(tmp_path, story)

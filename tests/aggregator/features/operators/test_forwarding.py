@@ -14,7 +14,7 @@ from manta_swarm.protocol.signing import PublicKey
 from tests.contributions import PEERS
 from tests.memory_log import DEADLINE_S
 
-FELLOW, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
+FOLLOWER, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
 
 class Scene:
@@ -44,7 +44,7 @@ class Scene:
 
     def bring(self) -> "asyncio.Task[bytes]":
         """Let the peer bring a header to the fellow."""
-        return asyncio.create_task(self.peer.call(FELLOW, "header", b"a header", timeout_s=60))
+        return asyncio.create_task(self.peer.call(FOLLOWER, "header", b"a header", timeout_s=60))
 
     async def brought_to_one_that_stands_still(self, writer: Switch) -> "asyncio.Task[bytes]":
         """Let the peer do so; return once the call has come to the writer, which never answers it."""
@@ -70,7 +70,7 @@ async def answer(caller: PublicKey, request: bytes) -> bytes:
 def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
     async def story() -> None:
         scene = Scene()
-        fellow, writer, following = [await scene.switch_of(key) for key in (FELLOW, WRITER, NEXT)]
+        fellow, writer, following = [await scene.switch_of(key) for key in (FOLLOWER, WRITER, NEXT)]
         call = await scene.brought_to_one_that_stands_still(writer)
         await following.serve("header", answer)
         scene.writer = NEXT
@@ -83,7 +83,7 @@ def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_on
 def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
     async def story() -> None:
         scene = Scene()
-        fellow = await scene.switch_of(FELLOW)
+        fellow = await scene.switch_of(FOLLOWER)
         scene.network.lost = lambda _sender, receiver, _method: receiver == WRITER
         call = scene.bring()  # to a writer that is dead
         scene.writer = None
@@ -109,12 +109,12 @@ def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_anothe
 
 
 def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
 
     async def story() -> None:
         scene = Scene()
         scene.writer = None
-        await scene.switch_of(FELLOW)
+        await scene.switch_of(FOLLOWER)
         with pytest.raises(Unreachable, match="busy"):
             await scene.bring()
 
@@ -125,7 +125,7 @@ def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
     async def story() -> None:
         scene = Scene()
         scene.writer = None
-        await scene.switch_of(FELLOW)
+        await scene.switch_of(FOLLOWER)
         call = scene.bring()
         await asyncio.sleep(0)
         assert not call.done()
@@ -143,11 +143,11 @@ def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited
     monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
-    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
 
     async def story() -> None:
         scene = Scene()
-        _, writer = [await scene.switch_of(key) for key in (FELLOW, WRITER)]
+        _, writer = [await scene.switch_of(key) for key in (FOLLOWER, WRITER)]
         call = await scene.brought_to_one_that_stands_still(writer)
         scene.is_cut_off = is_cut_off
         scene.writer = WRITER if is_cut_off else None
@@ -161,7 +161,7 @@ def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited
 def test_what_the_writer_refuses_is_refused_at_once() -> None:
     async def story() -> None:
         scene = Scene()
-        await scene.switch_of(FELLOW)
+        await scene.switch_of(FOLLOWER)
         writer = await scene.switch_of(WRITER)
 
         async def refuse(_caller: PublicKey, _request: bytes) -> bytes:

@@ -21,7 +21,7 @@ from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.runtime.line import HEAD_BYTES, Beat, Parent
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
     """Yield the peer's end of the line, and how the process ended, once the line was closed or what it was told was wrong."""
     ended: list[BaseException] = []
     ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE_S)
+    ours.settimeout(TIMEOUT_S)
 
     def be_process() -> None:
         with theirs:
@@ -49,7 +49,7 @@ def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
         with ours:
             yield ours, ended
     finally:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
 
 
