@@ -210,20 +210,20 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
         while (command := await receive()) is not None:
             _, round_ = command
             await meet(cohort, neighbours, num_peers, way)
-            seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
-            claim, digests = claim_of(identity, seat.founder, round_, vector), part_digests(vector)
+            cohort_session = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
+            claim, digests = claim_of(identity, cohort_session.founder, round_, vector), part_digests(vector)
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())
             start_s = time.monotonic()
-            mean = await seat.average(0, vector, claim, digests)
+            mean = await cohort_session.average(0, vector, claim, digests)
             end_s = time.monotonic()
             pipe.send("done")
             await receive()
-            if seat.is_alone or (seat.is_founder and len(seat.members) != num_peers):
-                pipe.send(f"a roster of {len(seat.members)}")
+            if cohort_session.is_alone or (cohort_session.is_founder and len(cohort_session.members) != num_peers):
+                pipe.send(f"a roster of {len(cohort_session.members)}")
             else:
                 found = torch.from_numpy(np.require(mean, requirements="W"))
-                pipe.send(outcome_of(start_s, end_s, found, exact, is_founder=seat.is_founder))
+                pipe.send(outcome_of(start_s, end_s, found, exact, is_founder=cohort_session.is_founder))
     finally:
         await cohort.close()
         await node.close()

@@ -31,7 +31,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.shift import Shift
@@ -98,10 +98,10 @@ async def timed(
 ) -> "tuple[Taken, GradientAccumulator]":
     """Return what so many microbatches take from ``first`` on, and their gradient accumulator."""
     accumulator = GradientAccumulator(pool.num_weights, asked)
-    seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
-    seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
+    cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
+    cohort_session.set_result(CohortSession(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
-    shift = Shift(InTurn(microbatches, samples, asked), first, accumulator, pool, progress, seat, InTurn)
+    shift = Shift(InTurn(microbatches, samples, asked), first, accumulator, pool, progress, cohort_session, InTurn)
     telling = asyncio.create_task(told(pool, shift))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(pool)
     await shift.run()

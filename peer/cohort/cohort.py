@@ -11,7 +11,7 @@ from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.cohort.cohort_membership import Membership
-from manta_swarm.peer.cohort.founder import FounderSeat
+from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import (
     ADD,
     GIVE,
@@ -31,7 +31,7 @@ from manta_swarm.peer.cohort.messages import (
     Word,
 )
 from manta_swarm.peer.cohort.roster import Rosters
-from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, MemberSeat, Seat, Service
+from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, Gathered, MemberSession, CohortSession, Service
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.encoding import pack, unpack
@@ -40,7 +40,7 @@ from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.rounds import Standing
 from manta_swarm.protocol.signing import PublicKey
 
-__all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
+__all__ = ["Accepted", "Cohort", "Gathered", "CohortSession"]
 
 
 class Grouped(Protocol):
@@ -75,8 +75,8 @@ class Cohort:
         self._name, token = membership.proven_name, membership.token
         self._cohort_membership = cohort_membership
         self._neighbours = neighbours
-        self._seat = Seat(self._key)
-        self._before: Seat = self._seat  # the place before this one: what its mean was may still be asked
+        self._cohort_session = CohortSession(self._key)
+        self._before: CohortSession = self._cohort_session  # the place before this one: what its mean was may still be asked
         self._service: Service | None = None
         if token is not None:
             self._links = links or Links(context.node, context.run)
@@ -108,9 +108,9 @@ class Cohort:
 
     async def close(self) -> None:
         """Give up what is under way; cohort peers go on alone."""
-        self._seat.close()
+        self._cohort_session.close()
         self._before.forget()
-        self._seat.forget()
+        self._cohort_session.forget()
         if self._service is not None:
             self._rosters.close()
             await self._links.close()
@@ -128,7 +128,7 @@ class Cohort:
         members = self._group.members
         return tuple(key for key in self._service.cohort_peers.fresh() if members is None or key in members)
 
-    async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> Seat:
+    async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> CohortSession:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
 
         Args:
@@ -137,20 +137,20 @@ class Cohort:
             left_ms: until what was learnt has to be gathered, to be coded and handed in.
             group: the cohort, for all of this work; None: that at present.
         """
-        self._seat.close()
+        self._cohort_session.close()
         self._before.forget()
-        self._before, self._seat = self._seat, Seat(self._key)
-        before = self._seat
+        self._before, self._cohort_session = self._cohort_session, CohortSession(self._key)
+        before = self._cohort_session
         if self._service is None or left_ms <= 0:
             return before
-        seat = await self._rosters.find(
+        cohort_session = await self._rosters.find(
             base, min(max(microbatch_ms, 0), MAX_MICROBATCH_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
         )
-        if self._seat is before:
-            self._seat = seat
+        if self._cohort_session is before:
+            self._cohort_session = cohort_session
         else:
-            seat.close()  # another place was looked for in the meantime
-        return seat
+            cohort_session.close()  # another place was looked for in the meantime
+        return cohort_session
 
     # For others who have something to say to cohort peers.
 
@@ -190,13 +190,13 @@ class Cohort:
 
     async def _on_give(self, caller: PublicKey, request: bytes) -> bytes:
         give = unpack(Give, request, max_bytes=MAX_HAND_OVER_BYTES)
-        seat = self._founder_of(give.base)
-        return pack(GiveAnswer(b"", 0, GONE, 0) if seat is None else await seat.on_give(caller, give))
+        cohort_session = self._founder_of(give.base)
+        return pack(GiveAnswer(b"", 0, GONE, 0) if cohort_session is None else await cohort_session.on_give(caller, give))
 
     async def _on_hand_over(self, caller: PublicKey, request: bytes) -> bytes:
         handed = unpack(HandOver, request, max_bytes=MAX_HAND_OVER_BYTES)
-        seat = self._founder_of(handed.base)
-        return pack(Word((), GONE) if seat is None else await seat.on_hand_over(caller, handed))
+        cohort_session = self._founder_of(handed.base)
+        return pack(Word((), GONE) if cohort_session is None else await cohort_session.on_hand_over(caller, handed))
 
     async def _on_plan(self, caller: PublicKey, request: bytes) -> bytes:
         return pack(await self._member().on_plan(caller, unpack(Plan, request, max_bytes=MAX_SMALL_BYTES)))
@@ -206,15 +206,15 @@ class Cohort:
 
     async def _on_sum(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskSum, request, max_bytes=MAX_SMALL_BYTES)
-        for seat in (self._seat, self._before):
-            if isinstance(seat, FounderSeat) and seat.base.commit == ask.base:
-                return seat.on_sum(caller, ask)
+        for cohort_session in (self._cohort_session, self._before):
+            if isinstance(cohort_session, FounderSession) and cohort_session.base.commit == ask.base:
+                return cohort_session.on_sum(caller, ask)
         raise Unreachable("no such mean is here")
 
-    def _member(self) -> MemberSeat:
-        if not isinstance(self._seat, MemberSeat):
+    def _member(self) -> MemberSession:
+        if not isinstance(self._cohort_session, MemberSession):
             raise EncodingError("nothing of that is under way here")
-        return self._seat
+        return self._cohort_session
 
-    def _founder_of(self, base: bytes) -> FounderSeat | None:
-        return self._seat if isinstance(self._seat, FounderSeat) and self._seat.base.commit == base else None
+    def _founder_of(self, base: bytes) -> FounderSession | None:
+        return self._cohort_session if isinstance(self._cohort_session, FounderSession) and self._cohort_session.base.commit == base else None

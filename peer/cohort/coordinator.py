@@ -28,7 +28,7 @@ from manta_swarm.peer.cohort.messages import (
     Share,
     VectorSummary,
 )
-from manta_swarm.peer.cohort.seat import Service
+from manta_swarm.peer.cohort.cohort_session import Service
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.rounds import Standing

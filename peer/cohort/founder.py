@@ -20,7 +20,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
-from manta_swarm.peer.cohort.seat import GONE, TROUBLE, Accepted, Gathered, Seat, Service, Vector
+from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, Gathered, CohortSession, Service, Vector
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.listed import trained_fault
 from manta_swarm.protocol.records import Claim
@@ -66,7 +66,7 @@ class _Collection:
         self.changed.set()
 
 
-class FounderSeat(Seat):
+class FounderSession(CohortSession):
     """The place of the member who convened the roster."""
 
     def __init__(
@@ -118,38 +118,38 @@ class FounderSeat(Seat):
 
     @property
     def is_alone(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return not self._others
 
     @property
     def is_founder(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return True
 
     @property
     def hands_in_alone(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return self.is_alone and not (self._service.lists_dropped and self._so_far.keys() - {self.key})
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return tuple(sorted({self.key, *self._others}))
 
     def step_ends(self, step: int) -> float | None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         del step
         return None if self.is_alone else self._ends_ms
 
     def close(self, reason: str = GONE) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         self._is_open = False
         for collection in (self._given, self._handed):
             self._leave_out_all(collection, reason)
             collection.over.set()
 
     def forget(self) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         for reducing in self._reducing.values():
             reducing.close()
         self._reducing.clear()
@@ -184,12 +184,12 @@ class FounderSeat(Seat):
     # Steps.
 
     async def is_shared(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         await self._close_roster()
         return not self.is_alone
 
     async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         if not await self.is_shared():
             return vector
         if step != self._step:
@@ -290,12 +290,12 @@ class FounderSeat(Seat):
     # The end.
 
     def work_over(self) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         if self._over_ms is None:
             self._over_ms = self._service.now_ms()
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         self.work_over()
         await self._close_roster()
         if self.hands_in_alone:
@@ -392,7 +392,7 @@ class FounderSeat(Seat):
         return claim
 
     async def tell(self, accepted: Accepted | None) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         collection = self._handed
         if accepted is not None:
             listed = set(accepted.contribution.open().claims)

@@ -8,9 +8,9 @@ import logging
 from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
-from manta_swarm.peer.cohort.founder import FounderSeat
+from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
-from manta_swarm.peer.cohort.seat import TROUBLE, MemberSeat, Seat, Service
+from manta_swarm.peer.cohort.cohort_session import TROUBLE, MemberSession, CohortSession, Service
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -50,7 +50,7 @@ class Rosters:
         self._base = b""
         self._group = Group("")  # the cohort on that base
         self._founder: PublicKey | None = None  # who is being asked
-        self._roster: FounderSeat | None = None  # this peer's own
+        self._roster: FounderSession | None = None  # this peer's own
         self._settled: Place | None = None  # what cohort peers are told where there is neither
         self._asking: dict[PublicKey, _Asking] = {}
 
@@ -60,21 +60,21 @@ class Rosters:
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
-    async def find(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group) -> Seat:
+    async def find(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group) -> CohortSession:
         """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
         search = self._search = object()
         self._round, self._base, self._group = base.round + 1, base.commit, group
         self._founder, self._roster, self._settled = None, None, None
-        seat: Seat | None = None
+        cohort_session: CohortSession | None = None
         try:
-            seat = await self._look(search, base, microbatch_ms, left_ms, self._service.now_ms() + convening_ms(left_ms))
+            cohort_session = await self._look(search, base, microbatch_ms, left_ms, self._service.now_ms() + convening_ms(left_ms))
         except TROUBLE as error:
             logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
         finally:
             if self._search is search:
                 self._founder, self._settled = None, self._settled or Place.LATE
                 self._answer_all()
-        return seat or Seat(self._key)
+        return cohort_session or CohortSession(self._key)
 
     def _cohort_peers(self) -> set[PublicKey]:
         """Return who proved that it is a cohort peer and is in this peer's cohort, as far as is known."""
@@ -83,7 +83,7 @@ class Rosters:
 
     # Asking a founder.
 
-    async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+    async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
         service = self._service
         others: set[PublicKey] = set()  # who are of another cohort, as they say
         founder = choose_founder(self._key, self._cohort_peers(), service.silence, self._round)
@@ -122,7 +122,7 @@ class Rosters:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
             return None
 
-    def _answered(self, base: Standing, founder: PublicKey, answer: JoinAnswer) -> Seat | None:
+    def _answered(self, base: Standing, founder: PublicKey, answer: JoinAnswer) -> CohortSession | None:
         if answer.place == Place.NOT_YET:
             self._service.silence.note_late(founder, self._round)
         if answer.place != Place.TAKEN:
@@ -132,11 +132,11 @@ class Rosters:
         if self._key not in members or founder not in members:
             raise EncodingError("a roster without its founder, or without who was taken")
         self._service.silence.forgive(founder)
-        return MemberSeat(self._service, base, founder, members, self._service.now_ms() + answer.ends_ms, answer.step_ms)
+        return MemberSession(self._service, base, founder, members, self._service.now_ms() + answer.ends_ms, answer.step_ms)
 
     # Being the founder.
 
-    def _found(self, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+    def _found(self, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
         """Take the founder's place; members may come until the first step is over."""
         service, steps, now_ms = self._service, self._service.manifest.exchange.local_steps, self._service.now_ms()
         if not fits(microbatch_ms, left_ms, steps):
@@ -144,7 +144,7 @@ class Rosters:
             return None
         expected = {key for key in self._cohort_peers() if not service.silence.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
-        self._roster = FounderSeat(service, base, self._group.name, expected, until_ms, timetable, self._durations)
+        self._roster = FounderSession(service, base, self._group.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:

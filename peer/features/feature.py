@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.records import Round
@@ -101,15 +101,15 @@ class Feature:
         """Whether others compute microbatches for this peer."""
         return False
 
-    async def take_seat(self, base: Standing, group: Group, kept_ms: float) -> Seat | None:
+    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession | None:
         """Return the place of this peer in a roster of the feature's own for its work on ``base``; None: it has none.
 
         ``kept_ms`` of the round's time are kept for coding and handing in.
         """
         return None
 
-    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
-        """Return whether others have brought work to the place that ``take_seat`` gives, once they did or are waited for no more."""
+    async def has_something_back(self, cohort_session: "asyncio.Future[CohortSession]") -> bool:
+        """Return whether others have brought work to the place that ``take_place`` gives, once they did or are waited for no more."""
         return False
 
     async def on_learnt(self, vector: Vector) -> Vector:
@@ -220,16 +220,16 @@ class Features(Feature):
         """See ``Feature``."""
         return any(one.has_helpers for one in self._all)
 
-    async def take_seat(self, base: Standing, group: Group, kept_ms: float) -> Seat | None:
+    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession | None:
         """Return the place that the first feature gives that has one."""
         for one in self._all:
-            if (seat := await one.take_seat(base, group, kept_ms)) is not None:
-                return seat
+            if (cohort_session := await one.take_place(base, group, kept_ms)) is not None:
+                return cohort_session
         return None
 
-    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+    async def has_something_back(self, cohort_session: "asyncio.Future[CohortSession]") -> bool:
         """See ``Feature``."""
-        return any([await one.has_something_back(seat) for one in self._all])
+        return any([await one.has_something_back(cohort_session) for one in self._all])
 
     async def on_learnt(self, vector: Vector) -> Vector:
         """Return what each feature in turn makes of a vector (N,)."""

@@ -16,7 +16,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import HandedIn, HandIn
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.cohort.cohort import Accepted, Gathered, Seat
+from manta_swarm.peer.cohort.cohort import Accepted, Gathered, CohortSession
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.store import Kept
@@ -84,7 +84,7 @@ class Attempt:
 class Shared:
     """What handing in with the cohort takes."""
 
-    seat: Seat
+    cohort_session: CohortSession
     own: Own
     learnt: Learnt
 
@@ -152,7 +152,7 @@ class Submitter:
         self._in_hand = InHand(kept.header, blob, self._is_audited and is_common(kept.header))
         self._states.keep_body(blob, parse(codec, kept.body, context.num_weights))
 
-    async def seal(self, learnt: Learnt, seat: Seat) -> bool:
+    async def seal(self, learnt: Learnt, cohort_session: CohortSession) -> bool:
         """Make this peer's own contribution of all that was trained and is not sealed; durable when this returns, for nobody may see its
         header before that.
 
@@ -160,7 +160,7 @@ class Submitter:
 
         Args:
             learnt: of all these microbatches.
-            seat: this peer's place in its cohort.
+            cohort session: this peer's place in its cohort.
 
         Raises:
             StorageError: the disk refuses.
@@ -169,16 +169,16 @@ class Submitter:
         self._sealing_ms = context.clock.now_ms()
         if self._is_sparse:
             await self._settle_residual()
-        seat.work_over()
-        if is_alone := seat.hands_in_alone:
-            seat.close("it hands in alone")  # a cohort peer that comes late would wait for nothing
+        cohort_session.work_over()
+        if is_alone := cohort_session.hands_in_alone:
+            cohort_session.close("it hands in alone")  # a cohort peer that comes late would wait for nothing
         residual, microbatch_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.microbatch_ms
-        own = await context.compute.run(own_contribution, context, learnt, seat.founder, residual, microbatch_ms)
+        own = await context.compute.run(own_contribution, context, learnt, cohort_session.founder, residual, microbatch_ms)
         if own is None or not machine.seal(own.made.header):
             return False
         made, claim, contribution = own.made, own.claim.unchecked(), own.made.header.contribution
-        may_not_go_alone = self._is_audited and (seat.may_be_listed or is_common(made.header))
-        self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(seat, own, learnt))
+        may_not_go_alone = self._is_audited and (cohort_session.may_be_listed or is_common(made.header))
+        self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(cohort_session, own, learnt))
         self._states.keep_body(made.blob, made.body)
         await self._residuals.sealed(contribution.digest, made.left)
         await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values, own.given))
@@ -224,7 +224,7 @@ class Submitter:
         assert in_hand is not None
         shared, in_hand.shared = in_hand.shared, None
         if shared is not None:
-            attempt = await (self._as_founder(shared, sealed) if shared.seat.is_founder else self._as_member(shared, sealed))
+            attempt = await (self._as_founder(shared, sealed) if shared.cohort_session.is_founder else self._as_member(shared, sealed))
             if attempt is not None:
                 return attempt
         if not self.may_go_alone:
@@ -309,15 +309,15 @@ class Submitter:
         """Gather what the members learnt, and hand the cohort's contribution in, without those whom the log blames; tell the members what
         became of it. None: it is to be handed in alone.
         """
-        seat, own = shared.seat, shared.own
-        gathered = await seat.gather(own.claim, own.given, weight_of(self._context, shared.learnt))
+        cohort_session, own = shared.cohort_session, shared.own
+        gathered = await cohort_session.gather(own.claim, own.given, weight_of(self._context, shared.learnt))
         if gathered is None:
-            seat.close("it hands in alone")
+            cohort_session.close("it hands in alone")
             return None
         begun_ms = self._context.clock.now_ms()
         found = await self._gathered_in(gathered, shared.learnt)
         if found is None:
-            await seat.tell(None)
+            await cohort_session.tell(None)
             return None
         made, gathered, answer = found
         assert answer.signed is not None
@@ -327,7 +327,7 @@ class Submitter:
         await self._features.keep(opened.round, opened.base, named_mean(opened, gathered.mean))
         self._states.keep_body(made.blob, made.body)
         attempt = await self._done(sealed, answer, contribution, made.blob)
-        await seat.tell(Accepted(contribution, answer.signed, gathered.mean))
+        await cohort_session.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
         return attempt
 
@@ -355,7 +355,7 @@ class Submitter:
         now_ms = context.clock.now_ms()
         # When a member has to know, to be able to hand in alone; after a commit it does not wait much longer for one who may be dead.
         until_ms = now_ms + pace.left_ms(now_ms) - self._progress.open_ms(context.manifest) / LAST_PART
-        handing_over = shared.seat.hand_over(own.claim, own.given, weight_of(self._context, shared.learnt), until_ms)
+        handing_over = shared.cohort_session.hand_over(own.claim, own.given, weight_of(self._context, shared.learnt), until_ms)
         accepted = await soon_after(self._progress.changed, timeouts.WORD_S, handing_over)
         if accepted is None:
             return None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from manta_swarm.network import timeouts
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.contact.others import Others
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
@@ -66,18 +66,18 @@ class TrainingLoop:
             return
         self._trainer.begin(base)
         group = self._others.cohort_membership.group  # for all of this work, whatever it will be by its end
-        seat = asyncio.create_task(self._take_seat(base, group))
+        cohort_session = asyncio.create_task(self._take_place(base, group))
         try:
-            if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(seat)):
+            if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(cohort_session)):
                 await within(self._progress.changed, _LEASE_AGAIN_S)
                 return
-            done = await self._trainer.train(base, self._states.held, group.name, seat)
+            done = await self._trainer.train(base, self._states.held, group.name, cohort_session)
         finally:
-            seat.cancel()
+            cohort_session.cancel()
             self._trainer.end(base, group.name)
-        if done is None and seat.done() and not seat.cancelled():
-            seat.result().nothing_learnt()
-            if seat.result().may_be_listed:
+        if done is None and cohort_session.done() and not cohort_session.cancelled():
+            cohort_session.result().nothing_learnt()
+            if cohort_session.result().may_be_listed:
                 self._progress.promises.wonder(base.round + 1, base.commit, self._progress.newest_round)
         self._progress.lap.mark("train")
         self._context.board.add(samples_lost=self._trainer.take_dropped())
@@ -89,16 +89,16 @@ class TrainingLoop:
             else:
                 self._context.board.add(samples_lost=self._machine.discard())
 
-    async def _take_seat(self, base: Standing, group: Group) -> Seat:
+    async def _take_place(self, base: Standing, group: Group) -> CohortSession:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         context, progress = self._context, self._progress
         if progress.machine.phase is not Phase.WORKING or base.round < progress.newest_round:
-            return Seat(context.key)
+            return CohortSession(context.key)
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         whole_ms, took_ms = progress.open_ms(context.manifest), self._submitter.took_ms
         kept_ms = whole_ms / LAST_PART + (whole_ms / LAST_PART if took_ms is None else took_ms)
-        if (seat := await self._features.take_seat(base, group, kept_ms)) is not None:
-            return seat
+        if (cohort_session := await self._features.take_place(base, group, kept_ms)) is not None:
+            return cohort_session
         left_ms = self._pace.left_ms(context.clock.now_ms()) - kept_ms
         return await self._others.cohort.convene(base, self._pace.microbatch_ms, left_ms, group)
 

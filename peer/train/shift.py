@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from manta_swarm.automl.training.microbatches import Microbatch
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Done, WorkerLost, WorkerPool
@@ -61,19 +61,19 @@ class Shift:
         accumulator: GradientAccumulator,
         pool: WorkerPool,
         progress: Progress,
-        seat: "asyncio.Future[Seat]",
+        cohort_session: "asyncio.Future[CohortSession]",
         timing: MayStart,
     ) -> None:
         """Prepare; ``first`` is the index of the step's first microbatch, ``progress`` is told of each microbatch.
 
-        ``seat`` is waited for once the first microbatch is done, while those that are under way go on.
+        ``cohort_session`` is waited for once the first microbatch is done, while those that are under way go on.
         """
         self._microbatches = microbatches
         self._accumulator = accumulator
         self._pool = pool
         self._machine = progress.machine
         self._pace = progress.pace
-        self._seat = seat
+        self._cohort_session = cohort_session
         self._timing = timing
         self._next = self._to_add = first
         self._again: list[int] = []  # indices of microbatches whose worker was lost, the least first
@@ -106,7 +106,7 @@ class Shift:
             while True:
                 self._changed.clear()
                 self._start_microbatches()
-                if not self._under_way and not self._awaits_seat and not self._awaits_worker():
+                if not self._under_way and not self._awaits_place and not self._awaits_worker():
                     break
                 await self._next_event()
                 self._collect()
@@ -137,14 +137,14 @@ class Shift:
 
     def _could_start(self, worker: int) -> bool:
         begun = len(self._under_way) + sum(done is not None for done in self._ready.values())
-        if self._awaits_seat or self._failures >= _FAILURES or len(self._accumulator) + begun >= self._microbatches.most:
+        if self._awaits_place or self._failures >= _FAILURES or len(self._accumulator) + begun >= self._microbatches.most:
             return False
-        ends = self._seat.result().step_ends(self._microbatches.step) if self._seat.done() else None
+        ends = self._cohort_session.result().step_ends(self._microbatches.step) if self._cohort_session.done() else None
         return self._timing.may_start(self._microbatches.step, self._accumulator.step_microbatches + begun, ends, worker)
 
     @property
-    def _awaits_seat(self) -> bool:
-        return self._has_first and not self._seat.done()
+    def _awaits_place(self) -> bool:
+        return self._has_first and not self._cohort_session.done()
 
     def _awaits_worker(self) -> bool:
         """Would there be another microbatch, if a worker were there that is not."""
@@ -156,7 +156,7 @@ class Shift:
     async def _next_event(self) -> None:
         """Wait until a microbatch comes back, the place in the cohort is known, or it is to be looked again what may be started."""
         changed = asyncio.create_task(self._changed.wait())
-        waiting: set[asyncio.Future[Any]] = {changed, *self._under_way, *([self._seat] if self._awaits_seat else [])}
+        waiting: set[asyncio.Future[Any]] = {changed, *self._under_way, *([self._cohort_session] if self._awaits_place else [])}
         try:
             timeout_s = None if len(waiting) > 1 else _LOOK_AGAIN_S
             await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

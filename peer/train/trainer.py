@@ -15,7 +15,7 @@ from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.train.shift import Shift
@@ -115,7 +115,7 @@ class LocalTrainer:
             architectures = self._training_spec.plan.architectures(base.round + 1, cohort)
             self._sizing.worked(base.round + 1, architectures[0], microbatch_ms, self._open_ms)
 
-    async def train(self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]") -> tuple[Learnt, Seat] | None:
+    async def train(self, base: Standing, state: State, cohort: str, cohort_session: "asyncio.Future[CohortSession]") -> tuple[Learnt, CohortSession] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a microbatch, or what was trained is of no use by now.
@@ -124,7 +124,7 @@ class LocalTrainer:
             base: the commit.
             state: its state, which the worker pool has.
             cohort: the name that model-parallel's architectures follow from, for all of this work.
-            seat: this peer's place in its cohort; it is waited for once the first microbatch is done.
+            cohort session: this peer's place in its cohort; it is waited for once the first microbatch is done.
         """
         context, round_ = self._context, base.round + 1
         architectures = self._training_spec.plan.architectures(round_, cohort)
@@ -138,7 +138,7 @@ class LocalTrainer:
                 self._loaded = None
                 await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            shift = self._shift = Shift(asked, index, accumulator, self._pool, self._progress, seat, self._timing)
+            shift = self._shift = Shift(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
             try:
                 await shift.run()
             finally:
@@ -148,24 +148,24 @@ class LocalTrainer:
             if not accumulator.step_microbatches:
                 return None
             if local is not None:
-                await self._take_step(work, local, step, seat.result())
+                await self._take_step(work, local, step, cohort_session.result())
         vector = accumulator.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
         vector = await self._features.on_learnt(vector)  # nothing that a blind claim hides has left so far
         if not bool(np.isfinite(vector).all()):
             logger.error("microbatches dropped: what they taught is not finite round=%d", round_)
             return None
-        return Learnt(work, vector, self._training_spec.coverage(round_, work.cohort)), seat.result()
+        return Learnt(work, vector, self._training_spec.coverage(round_, work.cohort)), cohort_session.result()
 
-    async def _take_step(self, work: Work, local: LocalSteps, step: int, seat: Seat) -> None:
+    async def _take_step(self, work: Work, local: LocalSteps, step: int, cohort_session: CohortSession) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""
         gradient: Vector = work.accumulator.gradient()
         mean, compute, terms = gradient, self._context.compute, self._context.terms
         digests = await compute.run(part_digests, gradient)
         own = of_mean = digest_of_parts(digests)
-        if await seat.is_shared():
-            claim = await compute.run(claim_of, terms, work, own, seat.founder, self._progress.pace.microbatch_ms)
-            mean = await seat.average(step, gradient, claim, digests)
+        if await cohort_session.is_shared():
+            claim = await compute.run(claim_of, terms, work, own, cohort_session.founder, self._progress.pace.microbatch_ms)
+            mean = await cohort_session.average(step, gradient, claim, digests)
             of_mean = own if mean is gradient else await compute.run(vector_digest, mean)
         work.accumulator.end_step(own, of_mean)
         await self._features.keep(work.base.round + 1, work.base.commit, {own: gradient, of_mean: mean})

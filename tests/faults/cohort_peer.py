@@ -14,7 +14,7 @@ from manta_swarm.codec.coding import body_groups, encode
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.cohort import Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.cohort import Cohort, Gathered, CohortSession
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.microbatches import work_of
@@ -41,7 +41,7 @@ class CohortPeer:
         self.liar = liar
         self.key: PublicKey = liar.key
         self.base: Standing | None = None
-        self.seat = Seat(liar.key)
+        self.cohort_session = CohortSession(liar.key)
         self._scene = scene
         self._name = cohort
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
@@ -59,7 +59,7 @@ class CohortPeer:
             await self._neighbours.look()
             await self.cohort.meet()
 
-    async def take_seat(self) -> Seat:
+    async def take_place(self) -> CohortSession:
         """Take a place in a roster with others; return it. Each round that comes is tried."""
         round_ = self._scene.ledger().round
         while True:
@@ -70,19 +70,19 @@ class CohortPeer:
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self._steps = []
-            self.seat = await self.cohort.convene(self.base, MICROBATCH_MS, 0.75 * told.left_ms)
+            self.cohort_session = await self.cohort.convene(self.base, MICROBATCH_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
-            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.cohort_peers()) and now_ms() < until_ms:  # noqa: ASYNC110
+            while self.cohort_session.is_founder and len(self.cohort_session.members) <= len(self.cohort.cohort_peers()) and now_ms() < until_ms:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            if not self.seat.is_alone:
-                return self.seat
+            if not self.cohort_session.is_alone:
+                return self.cohort_session
 
     async def step(self, step: int, vector: Vector) -> Vector:
         """Give a vector for a step, when it is due, with the claim up to there; return what the cohort made of it."""
         self._note(step, vector_digest(vector))
         claim = self._claimed(given=b"")
-        return await self.seat.average(step, vector, claim)
+        return await self.cohort_session.average(step, vector, claim)
 
     def _note(self, step: int, vector: bytes) -> None:
         first, microbatches = self._steps[step - 1].last + 1 if step else 0, max(1, SAMPLES // self.liar.manifest.microbatch_samples)
@@ -106,7 +106,7 @@ class CohortPeer:
         microbatches = work_of(self.liar.num_architectures(self.base.round + 1), self.base.commit, self.key, steps)
         given = {
             "steps": steps,
-            "founder": self.seat.founder,
+            "founder": self.cohort_session.founder,
             "cohort": self._name,
             "round": self.base.round + 1,
             "microbatches": microbatches,
@@ -117,13 +117,13 @@ class CohortPeer:
     async def gather(self) -> Gathered:
         """As the founder, take what the members hand over."""
         vector = self.liar.vector()
-        gathered = await self.seat.gather(self.claim(vector), vector, SAMPLES)
+        gathered = await self.cohort_session.gather(self.claim(vector), vector, SAMPLES)
         assert gathered is not None
         return gathered
 
     async def hand_over(self, claim: Signed[Claim], vector: Vector) -> Any:
         """As a member, give a claim and a vector to the founder; return its word."""
-        return await self.seat.hand_over(claim, vector, SAMPLES, self._ends_ms)
+        return await self.cohort_session.hand_over(claim, vector, SAMPLES, self._ends_ms)
 
     def made(self, claims: Sequence[Signed[Claim]], values: Vector) -> Made:
         """Return a contribution of these claims with a body of these values, signed by this cohort peer as the founder."""

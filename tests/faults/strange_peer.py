@@ -43,10 +43,10 @@ from manta_swarm.network.log_client import BodyPart  # noqa: E402
 from manta_swarm.network.node import Node  # noqa: E402
 from manta_swarm.network.rpc import Handler  # noqa: E402
 from manta_swarm.peer.cli import main  # noqa: E402
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
-from manta_swarm.peer.cohort.founder import FounderSeat  # noqa: E402
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession  # noqa: E402
+from manta_swarm.peer.cohort.founder import FounderSession  # noqa: E402
 from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
-from manta_swarm.peer.cohort.seat import MemberSeat  # noqa: E402
+from manta_swarm.peer.cohort.cohort_session import MemberSession  # noqa: E402
 from manta_swarm.peer.session import Session  # noqa: E402
 from manta_swarm.peer.sync.check import Checker  # noqa: E402
 from manta_swarm.peer.sync.states import States  # noqa: E402
@@ -184,27 +184,27 @@ def dies_joining() -> None:
     """Die when there is a place in a roster with others."""
     true_convene = Cohort.convene
 
-    async def convene(self: Cohort, *args: Any) -> Seat:
-        seat = await true_convene(self, *args)
-        die_in_cohort(seat)
-        return seat
+    async def convene(self: Cohort, *args: Any) -> CohortSession:
+        cohort_session = await true_convene(self, *args)
+        die_in_cohort(cohort_session)
+        return cohort_session
 
     Cohort.convene = convene  # type: ignore[method-assign]
 
 
-def die_in_cohort(seat: Seat) -> None:
+def die_in_cohort(cohort_session: CohortSession) -> None:
     """Die, and say as what, if that is its part in a cohort of several."""
-    if not seat.is_alone and seat.is_founder == (ROLE == "founder"):
+    if not cohort_session.is_alone and cohort_session.is_founder == (ROLE == "founder"):
         print(f"dies as {ROLE}", flush=True)
         die()
 
 
 def dies_in_step() -> None:
     """Die when a vector is to be averaged with others."""
-    for kind in (FounderSeat, MemberSeat):
+    for kind in (FounderSession, MemberSession):
         true_average = kind.average
 
-        async def average(self: Seat, *args: Any, true_average: Any = true_average) -> Any:
+        async def average(self: CohortSession, *args: Any, true_average: Any = true_average) -> Any:
             die_in_cohort(self)
             return await true_average(self, *args)
 
@@ -214,26 +214,26 @@ def dies_in_step() -> None:
 def dies_gathering() -> None:
     """Die where what was learnt is gathered, or to be handed over."""
 
-    true_gather, true_hand_over = FounderSeat.gather, MemberSeat.hand_over
+    true_gather, true_hand_over = FounderSession.gather, MemberSession.hand_over
 
-    async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
+    async def gather(self: FounderSession, *args: Any) -> Gathered | None:
         die_in_cohort(self)
         return await true_gather(self, *args)
 
-    async def hand_over(self: MemberSeat, *args: Any) -> Accepted | None:
+    async def hand_over(self: MemberSession, *args: Any) -> Accepted | None:
         die_in_cohort(self)
         return await true_hand_over(self, *args)
 
-    FounderSeat.gather = gather  # type: ignore[method-assign]
-    MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
+    FounderSession.gather = gather  # type: ignore[method-assign]
+    MemberSession.hand_over = hand_over  # type: ignore[method-assign]
 
 
 def dies_with_header() -> None:
     """Die as a founder when the answer to the cohort's header is here, as a member a moment after its claim was handed over."""
-    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, Links.call
-    founders: list[Seat] = []
+    true_gather, true_pack, true_call = FounderSession.gather, BodyPart.pack, Links.call
+    founders: list[CohortSession] = []
 
-    async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
+    async def gather(self: FounderSession, *args: Any) -> Gathered | None:
         gathered = await true_gather(self, *args)
         if gathered is not None:
             founders.append(self)
@@ -252,28 +252,28 @@ def dies_with_header() -> None:
         print("dies as member", flush=True)
         die()
 
-    FounderSeat.gather = gather  # type: ignore[method-assign]
+    FounderSession.gather = gather  # type: ignore[method-assign]
     BodyPart.pack = pack  # type: ignore[method-assign]
     Links.call = call  # type: ignore[method-assign]
 
 
 def dies_untold() -> None:
     """Die with an inclusion promise of the cohort's that the members, or this member's machine, do not know of."""
-    true_tell, true_hand_over = FounderSeat.tell, MemberSeat.hand_over
+    true_tell, true_hand_over = FounderSession.tell, MemberSession.hand_over
 
-    async def tell(self: FounderSeat, accepted: Accepted | None) -> None:
+    async def tell(self: FounderSession, accepted: Accepted | None) -> None:
         if accepted is not None:
             die_in_cohort(self)
         await true_tell(self, accepted)
 
-    async def hand_over(self: MemberSeat, *args: Any) -> Accepted | None:
+    async def hand_over(self: MemberSession, *args: Any) -> Accepted | None:
         accepted = await true_hand_over(self, *args)
         if accepted is not None:
             die_in_cohort(self)
         return accepted
 
-    FounderSeat.tell = tell  # type: ignore[method-assign]
-    MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
+    FounderSession.tell = tell  # type: ignore[method-assign]
+    MemberSession.hand_over = hand_over  # type: ignore[method-assign]
 
 
 def means() -> None:

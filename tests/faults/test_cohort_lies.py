@@ -99,11 +99,11 @@ def base_of(cohort_peer: CohortPeer) -> int:
 @pytest.mark.parametrize(("value", "reason"), [(np.nan, "not finite"), (1e15, "much larger")])
 def test_a_member_that_gives_no_numbers_or_noise_is_left_out(scene: Scene, value: float, reason: str) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
-        await cohort_peer.take_seat()
+        await cohort_peer.take_place()
         bad = cohort_peer.liar.vector()
         bad[::7] = value
         assert await cohort_peer.step(0, bad) is bad, "there is no mean for it"
-        assert cohort_peer.seat.is_alone
+        assert cohort_peer.cohort_session.is_alone
         await until(lambda: any(cohort_peer.key.hex()[:8] in line and reason in line for line in scene.log("one").splitlines()))
         await honest_are_listed(scene, base_of(cohort_peer), together=True)
 
@@ -112,9 +112,9 @@ def test_a_member_that_gives_no_numbers_or_noise_is_left_out(scene: Scene, value
 
 def test_a_member_that_goes_on_well_and_hands_over_noise_is_left_out(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
-        await cohort_peer.take_seat()
+        await cohort_peer.take_place()
         await cohort_peer.steps()
-        assert not cohort_peer.seat.is_alone
+        assert not cohort_peer.cohort_session.is_alone
         noise = cohort_peer.liar.vector(scale=1e6)
         assert await cohort_peer.hand_over(cohort_peer.claim(noise), noise) is None
         await honest_are_listed(scene, base_of(cohort_peer), together=True)
@@ -124,9 +124,9 @@ def test_a_member_that_goes_on_well_and_hands_over_noise_is_left_out(scene: Scen
 
 def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed_in(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
-        await cohort_peer.take_seat()
+        await cohort_peer.take_place()
         await cohort_peer.steps()
-        assert not cohort_peer.seat.is_alone
+        assert not cohort_peer.cohort_session.is_alone
         vector = cohort_peer.liar.vector()
         too_many = cohort_peer.claim(
             vector,
@@ -159,9 +159,9 @@ def test_who_does_not_hold_the_token_is_no_cohort_peer(scene: Scene) -> None:
 
 async def as_founder(cohort_peer: CohortPeer) -> list[Made]:
     """Take the honest through all steps as their founder; return the contribution of all, and that of the founder and the first of them."""
-    while len((await cohort_peer.take_seat()).members) < 1 + len(HONEST):
+    while len((await cohort_peer.take_place()).members) < 1 + len(HONEST):
         pass  # in some rounds one of them is late
-    assert cohort_peer.seat.is_founder
+    assert cohort_peer.cohort_session.is_founder
     await cohort_peer.steps()
     gathered = await cohort_peer.gather()
     assert len(gathered.claims) == 1 + len(HONEST)
@@ -180,7 +180,7 @@ async def inclusion_promise_of(cohort_peer: CohortPeer, made: Made) -> Signed[In
 def test_a_founder_that_leaves_a_member_out_costs_it_nothing(scene: Scene) -> None:
     async def story(cohort_peer: CohortPeer) -> None:
         _, without = await as_founder(cohort_peer)
-        await cohort_peer.seat.tell(
+        await cohort_peer.cohort_session.tell(
             Accepted(without.header.contribution, await inclusion_promise_of(cohort_peer, without), cohort_peer.liar.vector())
         )
         await honest_are_listed(scene, base_of(cohort_peer), together=False)
@@ -192,7 +192,7 @@ def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(sc
     async def story(cohort_peer: CohortPeer) -> None:
         together, _ = await as_founder(cohort_peer)
         inclusion_promise = InclusionPromise(cohort_peer.liar.run, base_of(cohort_peer) + 1, together.header.contribution.digest)
-        await cohort_peer.seat.tell(Accepted(together.header.contribution, Signed.sign(inclusion_promise, cohort_peer.liar.identity), None))
+        await cohort_peer.cohort_session.tell(Accepted(together.header.contribution, Signed.sign(inclusion_promise, cohort_peer.liar.identity), None))
         await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
@@ -202,7 +202,7 @@ def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(s
     async def story(cohort_peer: CohortPeer) -> None:
         together, _ = await as_founder(cohort_peer)
         await inclusion_promise_of(cohort_peer, together)
-        await cohort_peer.seat.tell(None)
+        await cohort_peer.cohort_session.tell(None)
         # They hand in alone, too: what the cohort handed in stands, and nobody counts twice.
         await honest_are_listed(scene, base_of(cohort_peer), together=True)
         for played in scene.tables().values():
@@ -216,8 +216,8 @@ def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Sc
     async def story(cohort_peer: CohortPeer, other: CohortPeer) -> None:
         first, second = sorted((cohort_peer, other), key=lambda each: each.key)
         while True:  # in some rounds one of all is late
-            places = await asyncio.gather(first.take_seat(), second.take_seat())
-            if first.base == second.base and len(first.seat.members) == 2 + len(HONEST) and second.seat.founder == first.key:
+            places = await asyncio.gather(first.take_place(), second.take_place())
+            if first.base == second.base and len(first.cohort_session.members) == 2 + len(HONEST) and second.cohort_session.founder == first.key:
                 break
         assert [place.is_founder for place in places] == [True, False]
         await asyncio.gather(
@@ -231,7 +231,7 @@ def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Sc
         answer = await second.liar.bring(header)
         assert answer.status == HandIn.WITHOUT
         assert {key.hex() for key in answer.blamed} == set(honest_keys())
-        await first.seat.tell(None)
+        await first.cohort_session.tell(None)
         await honest_are_listed(scene, base_of(first), together=False)
 
     play(scene, story, [next(SMALL), next(SMALL)])

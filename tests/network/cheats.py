@@ -31,8 +31,8 @@ import torch
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.codec.residuals import near_mean, vector_digest
 from manta_swarm.network.vectors import VectorsFolder
-from manta_swarm.peer.cohort.founder import FounderSeat
-from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.cohort.founder import FounderSession
+from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.features.audit import plugin
 from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Said
@@ -223,13 +223,13 @@ def cheat(kind: str) -> None:
         VectorsFolder.page = lambda *_: None  # type: ignore[method-assign]
     elif kind == "step":
 
-        async def averaged(_seat: Seat, step: int, vector: Any, _claim: Any, _digests: Any = None) -> Any:
+        async def averaged(_cohort_session: CohortSession, step: int, vector: Any, _claim: Any, _digests: Any = None) -> Any:
             return _noise_like(torch.from_numpy(vector)).numpy() if step == 1 else vector
 
-        async def is_shared(_seat: Seat) -> bool:
+        async def is_shared(_cohort_session: CohortSession) -> bool:
             return True
 
-        for kind_of_seat in (Seat, FounderSeat):  # it is alone in either
+        for kind_of_seat in (CohortSession, FounderSession):  # it is alone in either
             kind_of_seat.is_shared = is_shared  # type: ignore[method-assign]
             kind_of_seat.average = averaged  # type: ignore[method-assign]
         submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]

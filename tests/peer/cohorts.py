@@ -12,7 +12,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.manifest import Manifest
@@ -105,7 +105,7 @@ class CohortPeer:
         membership = Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token)
         context = context_in(self.endpoint, self.identity, band.manifest, LOOP_CLOCK)
         self.cohort = Cohort(context, membership, self.neighbours, self, LinksInMemory(self.endpoint))
-        self.seat = Seat(self.key)
+        self.cohort_session = CohortSession(self.key)
         self.round = 1
         self.steps: list[ClaimStep] = []  # that it gave on the base
 
@@ -115,20 +115,20 @@ class CohortPeer:
         await self.neighbours.look()
         await self.cohort.meet()
 
-    async def convene(self, round_: int = 1, *, microbatch_ms: int = MICROBATCH_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
+    async def convene(self, round_: int = 1, *, microbatch_ms: int = MICROBATCH_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> CohortSession:
         """Take a place for a round."""
         await asyncio.sleep(after_s)
         self.round = round_
         self.steps = []
-        self.seat = await self.cohort.convene(base_of(round_ - 1), microbatch_ms, left_ms)
-        return self.seat
+        self.cohort_session = await self.cohort.convene(base_of(round_ - 1), microbatch_ms, left_ms)
+        return self.cohort_session
 
     async def average(self, step: int, vector: Any = None, *, samples: int = 16, after_s: float | None = None, **changes: Any) -> Any:
         """Give a vector when it is due, or after some time, with the claim up to there; ``changes`` are of that."""
-        ends_ms = self.seat.step_ends(step)
+        ends_ms = self.cohort_session.step_ends(step)
         await asyncio.sleep(after_s if after_s is not None else max(0.0, (ends_ms or 0.0) / 1000 - now()))
         given = vector_of(self.number, step) if vector is None else vector
-        return await self.seat.average(step, given, self.so_far(step, given, samples=samples, **changes))
+        return await self.cohort_session.average(step, given, self.so_far(step, given, samples=samples, **changes))
 
     def so_far(self, step: int, given: Any, *, samples: int = 16, **changes: Any) -> Signed[Claim]:
         """Return what this peer claims up to a step, which is noted for the claims to come."""
@@ -152,7 +152,7 @@ class CohortPeer:
         return self._claimed(round_ or self.round, {"given": digest if names is None else names, **changes})
 
     def _claimed(self, round_: int, changes: dict[str, Any]) -> Signed[Claim]:
-        claim = claim_of_steps(self.identity, self.steps, founder=self.seat.founder, round_=round_, cohort=self.name)
+        claim = claim_of_steps(self.identity, self.steps, founder=self.cohort_session.founder, round_=round_, cohort=self.name)
         return Signed.sign(replace(claim, **changes), self.identity)
 
     def accepted(self, gathered: Gathered, *, with_mean: bool = False, **changes: Any) -> Accepted:
@@ -176,17 +176,17 @@ class CohortPeer:
     ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
-        gathered = await self.seat.gather(self.claim(vector, round_, **changes), vector, 32)
+        gathered = await self.cohort_session.gather(self.claim(vector, round_, **changes), vector, 32)
         if gathered is not None:
             left_out = frozenset(cohort_peer.key for cohort_peer in leave_out)
             gathered = await gathered.without(left_out) if left_out else gathered
-            await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
+            await self.cohort_session.tell(self.accepted(gathered, with_mean=with_mean))
         return gathered
 
     async def hand_over(self, given: Any = None, *, round_: int | None = None, until_s: float = 60.0, **changes: Any) -> Accepted | None:
         """Do a member's part at the end."""
         vector = vector_of(self.number, 100) if given is None else given
-        return await self.seat.hand_over(self.claim(vector, round_, **changes), vector, 32, now() * 1000 + until_s * 1000)
+        return await self.cohort_session.hand_over(self.claim(vector, round_, **changes), vector, 32, now() * 1000 + until_s * 1000)
 
     def die(self) -> None:
         """Be gone for the others, from one moment to the next."""

@@ -12,9 +12,9 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State
-from manta_swarm.peer.cohort.seat import Accepted
+from manta_swarm.peer.cohort.cohort_session import Accepted
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.light.work import Done, LightWork
@@ -72,7 +72,7 @@ class Gateway:
 
     async def convene(
         self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
-    ) -> GatewaySeat:
+    ) -> LeaseSession:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
         return await self.service.convene(self.base, self.state, cohort, lent, self.keeper, left_ms=left_ms, next_ms=left_ms + 5_000)

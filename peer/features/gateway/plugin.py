@@ -12,7 +12,7 @@ from manta_swarm.automl.data.dataset import CLASSIFICATION
 from manta_swarm.automl.data.names import SHARDS
 from manta_swarm.network.gate import Gate
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature
@@ -78,7 +78,7 @@ class Gateway(Feature):
         """Whether light contributors compute for this peer."""
         return self.is_lease_only or self._service.has_contributors
 
-    async def take_seat(self, base: Standing, group: Group, kept_ms: float) -> Seat:
+    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession:
         """Return the place of this peer's work on a base, for which light contributors get leases from now on."""
         session, context, pace = self._session, self._context, self._progress.pace
         assert session is not None
@@ -90,9 +90,9 @@ class Gateway(Feature):
         times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
         return await self._service.convene(base, session.states.held, group.name, lent, session.features, **times)
 
-    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+    async def has_something_back(self, cohort_session: "asyncio.Future[CohortSession]") -> bool:
         """See ``GatewayService.has_something_back``."""
-        return await self._service.has_something_back(seat)
+        return await self._service.has_something_back(cohort_session)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Light contributors may ask what a round that counted this gateway paid them."""

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from manta_swarm.peer.cohort.seat import Accepted
+from manta_swarm.peer.cohort.cohort_session import Accepted
 from manta_swarm.protocol.light import Fate, LightWord
 
 _REMEMBERED_WORDS, _REMEMBERED_ROSTERS = 4096, 8

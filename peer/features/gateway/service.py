@@ -14,12 +14,12 @@ from manta_swarm.automl.data.snippet import cut, is_for_any_thread, sample_bytes
 from manta_swarm.automl.training.light import cheapest, covered_weights
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import body_num_bytes
-from manta_swarm.peer.cohort.seat import Seat
+from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.returns import Returns, lost
-from manta_swarm.peer.features.gateway.seat import GatewaySeat, Gift
+from manta_swarm.peer.features.gateway.cohort_session import LeaseSession, Gift
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
 from manta_swarm.peer.submit.making import named_by_claim
 from manta_swarm.protocol.encoding import pack, unpack
@@ -94,7 +94,7 @@ class GatewayService:
 
     async def convene(
         self, base: Standing, state: State, cohort: str, lent: Lent, keeper: Feature, *, left_ms: float, next_ms: float
-    ) -> GatewaySeat:
+    ) -> LeaseSession:
         """Return the place of this peer's work on ``base``, for which light contributors get leases from now on.
 
         Args:
@@ -114,28 +114,28 @@ class GatewayService:
         timeout_ms = table.last_timeout_ms
         if self._work is not None and self._work.is_on(base, cohort, lent):  # nothing was handed in on it: what is leased may come back
             self._leases.go_on(now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms)
-            self._work.seat.go_on(timeout_ms, lingers=lingers)
+            self._work.cohort_session.go_on(timeout_ms, lingers=lingers)
             if self._is_leaving:
-                self._work.seat.shut()
-            return self._work.seat
+                self._work.cohort_session.shut()
+            return self._work.cohort_session
         self._forget()
-        seat = GatewaySeat(self._context, base, self._leases, self._durations, self._returns, timeout_ms, lingers=lingers)
+        cohort_session = LeaseSession(self._context, base, self._leases, self._durations, self._returns, timeout_ms, lingers=lingers)
         architectures = self._training_spec.plan.architectures(round_, cohort)
         if reason:
             self._why_none = reason
-            return seat
+            return cohort_session
         architecture = cheapest(architectures, self._training_spec.costs(round_, cohort))
         weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._training_spec.plan.space, architecture)
         # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
         has_lent = lent.residual.digest and not self.manifest.is_audited
         of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
-        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, seat)
+        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, cohort_session)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.microbatch_samples))
         most = min(MAX_LEASE_MICROBATCHES, samples, self.manifest.exchange.max_claim_samples // self.manifest.microbatch_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_microbatches=max(most, self._steps))
         if self._is_leaving:  # it was told so while the weights were cut out
-            seat.shut()
-        return seat
+            cohort_session.shut()
+        return cohort_session
 
     def _why_not(self, round_: int, cohort: str) -> str:
         """Return why a round has nothing for light contributors; empty: it has."""
@@ -149,19 +149,19 @@ class GatewayService:
         """The work on the base before is over."""
         work, self._work = self._work, None
         if work is not None:
-            work.seat.close("the gateway went on to another base")
+            work.cohort_session.close("the gateway went on to another base")
             for task in work.ready.values():
                 task.cancel()
         self._why_none = "the gateway is between two rounds"
 
-    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+    async def has_something_back(self, cohort_session: "asyncio.Future[CohortSession]") -> bool:
         """Return whether a lease came back to the place that ``convene`` gives, once one did, or none is waited for any more.
 
         A gateway that only leases does microbatches of its own only then: alone it would use up the run's rounds, with hardly a microbatch
         in each.
         """
-        place = await seat
-        return isinstance(place, GatewaySeat) and await place.first_back()
+        place = await cohort_session
+        return isinstance(place, LeaseSession) and await place.first_back()
 
     @property
     def has_contributors(self) -> bool:
@@ -178,7 +178,7 @@ class GatewayService:
         """This peer is about to leave: there are no more leases, and what is out may come back."""
         self._is_leaving = True
         if self._work is not None:
-            self._work.seat.shut()
+            self._work.cohort_session.shut()
 
     def close(self) -> None:
         """This peer leaves now."""
@@ -268,17 +268,17 @@ class GatewayService:
         leased, work = self._leases.back(claim.key, claim.base, name, self._clock.now_ms()), self._work
         if isinstance(leased, No) or work is None:
             return lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
-        with work.seat.checking():
+        with work.cohort_session.checking():
             try:
                 vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
                 named = named_by_claim(claim, learnt, self._terms.residual(work, leased).values)
                 await work.keeper.keep(claim.round, claim.base, named)
             except RemoteFault as error:
                 return lost(f"refused: {error}")
-            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._clock.now_ms()):
+            if self._work is not work or work.cohort_session.is_closed or not self._leases.take(leased, name, self._clock.now_ms()):
                 return self.word(name) or lost("too late: the gateway hands in already")
             samples = claim.microbatches * self.manifest.microbatch_samples
-            work.seat.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))
+            work.cohort_session.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))
             self._returns.held(name)
             return self._held()
 

@@ -10,7 +10,7 @@ from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.submit.residuals import ZEROS, Residual
 from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.errors import EncodingError
@@ -46,14 +46,14 @@ class Work:
     lent: Lent
     of_lent: frozenset[bytes]  # the keys to whom the log left that residual
     keeper: Feature  # keeps the vectors that claims name
-    seat: GatewaySeat
+    cohort_session: LeaseSession
     samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
     ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
 
     def is_on(self, base: Standing, cohort: str, lent: Lent) -> bool:
         """Return whether what is leased here is what would be leased on a base, and may still be handed in."""
         own = (self.base.commit, self.cohort, self.lent.residual.digest, self.lent.contribution)
-        return own == (base.commit, cohort, lent.residual.digest, lent.contribution) and not self.seat.is_closed
+        return own == (base.commit, cohort, lent.residual.digest, lent.contribution) and not self.cohort_session.is_closed
 
     def keep(self, keys: frozenset[bytes]) -> None:
         """Forget what was made ready for other keys: strangers may let any number of leases expire."""

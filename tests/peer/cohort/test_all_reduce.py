@@ -129,7 +129,7 @@ def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds
         cohort_peers = await convened(band, 3)
         sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
         assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
-        assert [cohort_peer.seat.is_alone for cohort_peer in cohort_peers] == [False] * 3
+        assert [cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers] == [False] * 3
         for round_ in range(2, SILENT_ROUNDS + 4):
             for cohort_peer in cohort_peers:
                 await cohort_peer.meet()
@@ -202,7 +202,7 @@ def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: s
         else:
             assert same(*means, mean_of(cohort_peers[:3], 0))
             assert same(own, vector_of(3, 0))
-            assert cohort_peers[3].seat.is_alone
+            assert cohort_peers[3].cohort_session.is_alone
 
     play(story, local_steps=STEPS)
 
@@ -250,16 +250,16 @@ def test_only_the_founder_says_what_is_added() -> None:
         cohort_peers = await convened(band, 3)
         averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
         await asyncio.sleep(0.1)
-        seat: Any = cohort_peers[1].seat
+        cohort_session: Any = cohort_peers[1].cohort_session
         keys = tuple(cohort_peer.key for cohort_peer in cohort_peers)
         with pytest.raises(EncodingError):
-            await seat.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
+            await cohort_session.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
         with pytest.raises(EncodingError):
-            await seat.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
+            await cohort_session.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
         with pytest.raises(EncodingError):
-            await seat.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+            await cohort_session.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
         with pytest.raises(EncodingError, match="no parts"):
-            await seat.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+            await cohort_session.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
         with pytest.raises(Unreachable):
             await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
         averaging.cancel()

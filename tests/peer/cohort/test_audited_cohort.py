@@ -101,8 +101,8 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
         for cohort_peer in others:
             cohort_peer.die()
         await stepped([first], 1, 2, 3)
-        assert first.seat.is_alone
-        assert not first.seat.hands_in_alone
+        assert first.cohort_session.is_alone
+        assert not first.cohort_session.hands_in_alone
         gathered = await first.found(COMMON)
         assert members(gathered) == [first.key]
         assert [claim.open().key for claim in gathered.dropped] == [cohort_peer.key for cohort_peer in others]
@@ -165,9 +165,9 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
         false = Signed.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
-        means = await all_of(first.average(1), honest.average(1), liar.seat.average(1, given, false))
+        means = await all_of(first.average(1), honest.average(1), liar.cohort_session.average(1, given, false))
         assert means[2] is given
-        assert liar.seat.is_alone
+        assert liar.cohort_session.is_alone
         assert means[0].tobytes() == means[1].tobytes() != given.tobytes()
         await stepped([first, honest], 2, 3)
         gathered, accepted = await all_of(first.found(COMMON), honest.hand_over(COMMON))
@@ -214,9 +214,9 @@ def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_
             await other.average(0)
         else:
             await all_of(first.average(0), honest.average(0), other.average(0, cohort="there"))
-        assert other.seat.is_alone
-        assert other.seat.may_be_listed is (when == "no answer")
-        assert honest.seat.may_be_listed is (when == "left out")
+        assert other.cohort_session.is_alone
+        assert other.cohort_session.may_be_listed is (when == "no answer")
+        assert honest.cohort_session.may_be_listed is (when == "left out")
 
     play(story, local_steps=STEPS, is_audited=True)
 

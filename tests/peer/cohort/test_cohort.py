@@ -23,8 +23,8 @@ from manta_swarm.network import links
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.cohort import all_reduce, seat
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from manta_swarm.peer.cohort import all_reduce, cohort_session
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.cohort.coordinator import LATE
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
@@ -49,7 +49,7 @@ from manta_swarm.peer.cohort.messages import (
     VectorSummary,
     Word,
 )
-from manta_swarm.peer.cohort.seat import GONE
+from manta_swarm.peer.cohort.cohort_session import GONE
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -90,7 +90,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the vectors of these tests have many parts, each of several chunks."""
-    for module in (residuals, all_reduce, seat):
+    for module in (residuals, all_reduce, cohort_session):
         monkeypatch.setattr(module, "PART_VALUES", 64)
     monkeypatch.setattr(all_reduce, "CHUNK_VALUES", 16)
     monkeypatch.setattr(links, "_LIBP2P_CHUNK_BYTES", 4 * 32)
@@ -100,8 +100,8 @@ async def convened(band: Band, count: int) -> list[CohortPeer]:
     """Return cohort peers who have their places in one roster."""
     cohort_peers = await band.gather_round(count)
     await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-    assert cohort_peers[0].seat.members == tuple(cohort_peer.key for cohort_peer in cohort_peers)
-    assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+    assert cohort_peers[0].cohort_session.members == tuple(cohort_peer.key for cohort_peer in cohort_peers)
+    assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
     return cohort_peers
 
 
@@ -120,11 +120,11 @@ def mean_of(cohort_peers: list[CohortPeer], step: int, samples: list[int] | None
 def test_cohort_peers_take_their_places_under_the_smallest_key(way: str) -> None:
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 4)
-        assert [cohort_peer.seat.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
-        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
-        assert not any(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
+        assert [cohort_peer.cohort_session.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
+        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+        assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
         assert now() == 0.0  # nobody is waited for who is not there
-        assert len({cohort_peer.seat.step_ends(0) for cohort_peer in cohort_peers}) == 1
+        assert len({cohort_peer.cohort_session.step_ends(0) for cohort_peer in cohort_peers}) == 1
 
     play(story, local_steps=3)
 
@@ -135,7 +135,7 @@ def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
         for cohort_peer in cohort_peers:
             await cohort_peer.meet()
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert all(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
+        assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
         assert not band.network.endpoints[cohort_peers[1].key].handlers
 
     play(story)
@@ -149,9 +149,9 @@ def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, An
             for cohort_peer in cohort_peers:
                 await cohort_peer.meet()
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[2].key)
-        assert cohort_peers[1].seat.is_alone
-        assert cohort_peers[1].seat.founder == cohort_peers[1].key
+        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[2].key)
+        assert cohort_peers[1].cohort_session.is_alone
+        assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
 
     play(story)
 
@@ -181,10 +181,10 @@ def test_a_founder_waits_for_nobody_while_there_is_work(way: str) -> None:
         cohort_peers = await band.gather_round(3)
         await cohort_peers[0].convene()
         assert now() == 0.0
-        assert cohort_peers[0].seat.is_founder
-        assert cohort_peers[0].seat.is_alone
+        assert cohort_peers[0].cohort_session.is_founder
+        assert cohort_peers[0].cohort_session.is_alone
         await cohort_peers[1].convene(after_s=10.0)
-        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[:2]))
         assert same(*means, mean_of(cohort_peers[:2], 0))
 
@@ -196,7 +196,7 @@ def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(after_s=1.5), cohort_peers[1].convene(), cohort_peers[2].convene())
         assert now() == 1.5
-        assert len(cohort_peers[0].seat.members) == 3
+        assert len(cohort_peers[0].cohort_session.members) == 3
 
     play(story)
 
@@ -207,8 +207,8 @@ def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[1].convene(left_ms=left_ms), cohort_peers[2].convene(left_ms=left_ms))  # the founder never comes
         assert now() <= min(left_ms / 8000, 2.0) + 0.01
-        assert cohort_peers[1].seat.is_alone
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[1].cohort_session.is_alone
+        assert cohort_peers[2].cohort_session.is_alone
 
     play(story)
 
@@ -239,8 +239,8 @@ def test_who_comes_after_the_first_step_was_due_is_alone(local_steps: int) -> No
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(after_s=57.0))
-        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].cohort_session.is_alone
 
     play(story, local_steps=local_steps)
 
@@ -270,7 +270,7 @@ def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> N
             times.append(now() - began)
         assert times == pytest.approx([2.0] + [0.0] * SILENT_ROUNDS + [2.0])
         await all_of(*(cohort_peer.convene(SILENT_ROUNDS + 3) for cohort_peer in cohort_peers))
-        assert len(cohort_peers[0].seat.members) == 3
+        assert len(cohort_peers[0].cohort_session.members) == 3
 
     play(story, local_steps=2)
 
@@ -279,11 +279,11 @@ def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_agai
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].cohort_session.is_alone
         await all_of(*(cohort_peer.convene(2) for cohort_peer in cohort_peers))
-        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key, cohort_peers[1].key, cohort_peers[1].key]
+        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key, cohort_peers[1].key, cohort_peers[1].key]
         await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
-        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
 
     play(story)
 
@@ -298,11 +298,11 @@ def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None
 
         await cohort_peers[0].endpoint.serve(JOIN, never)
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].cohort_session.is_alone
         for round_ in range(2, 2 + SILENT_ROUNDS):
             await all_of(cohort_peers[1].convene(round_), cohort_peers[2].convene(round_))
-            assert cohort_peers[1].seat.is_founder
-            assert cohort_peers[2].seat.founder == cohort_peers[1].key
+            assert cohort_peers[1].cohort_session.is_founder
+            assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
     play(story)
 
@@ -312,9 +312,9 @@ def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
         cohort_peers = await band.gather_round(3)
         cohort_peers[0].die()
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert cohort_peers[1].seat.is_founder
-        assert cohort_peers[2].seat.founder == cohort_peers[1].key
-        assert cohort_peers[2].seat.members == (cohort_peers[1].key, cohort_peers[2].key)
+        assert cohort_peers[1].cohort_session.is_founder
+        assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
+        assert cohort_peers[2].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
     play(story)
 
@@ -323,8 +323,8 @@ def test_who_is_slow_takes_no_place() -> None:
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(microbatch_ms=9_000))  # of steps of 20 s
-        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].cohort_session.is_alone
         assert now() == 0.0
 
     play(story, local_steps=3)
@@ -337,9 +337,9 @@ def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
             await all_of(
                 cohort_peers[0].convene(round_, microbatch_ms=9_000), cohort_peers[1].convene(round_), cohort_peers[2].convene(round_)
             )
-            assert cohort_peers[0].seat.is_alone
-            assert {cohort_peer.seat.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
-            assert cohort_peers[1].seat.members == (cohort_peers[1].key, cohort_peers[2].key)
+            assert cohort_peers[0].cohort_session.is_alone
+            assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
+            assert cohort_peers[1].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
     play(story, local_steps=3)
 
@@ -351,8 +351,8 @@ def test_who_asks_the_wrong_one_is_sent_on() -> None:
         assert cohort_peers[2].cohort._service is not None
         cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert {cohort_peer.seat.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
-        assert len(cohort_peers[0].seat.members) == 3
+        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+        assert len(cohort_peers[0].cohort_session.members) == 3
 
     play(story)
 
@@ -398,11 +398,11 @@ def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_ow
         first.group = Group("elsewhere", everybody - {first.key})
         for cohort_peer in (second, third, fourth):
             cohort_peer.group = Group("here", everybody - {cohort_peer.key})
-        seats = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert [seat.founder for seat in seats] == [first.key, *[second.key] * 3]
+        cohort_sessions = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        assert [cohort_session.founder for cohort_session in cohort_sessions] == [first.key, *[second.key] * 3]
         await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
-        assert seats[0].is_alone
-        assert seats[1].members == tuple(cohort_peer.key for cohort_peer in (second, third, fourth))
+        assert cohort_sessions[0].is_alone
+        assert cohort_sessions[1].members == tuple(cohort_peer.key for cohort_peer in (second, third, fourth))
 
     play(story, local_steps=2)
 
@@ -414,9 +414,9 @@ def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_proved_as_m
             cohort_peer.group = Group("lone" if cohort_peer is cohort_peers[2] else "here", frozenset(other.key for other in others))
         assert [cohort_peer.cohort.cohort_peers() for cohort_peer in cohort_peers] == [(cohort_peers[1].key,), (cohort_peers[0].key,), ()]
         assert not any(cohort_peer.neighbours.is_near(cohort_peers[2].key) for cohort_peer in cohort_peers)
-        seats = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+        cohort_sessions = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
         await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
-        assert [seat.is_alone for seat in seats] == [False, False, True]
+        assert [cohort_session.is_alone for cohort_session in cohort_sessions] == [False, False, True]
 
     play(story, local_steps=2)
 
@@ -430,8 +430,8 @@ def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
         gathered, accepted = await all_of(first.found(), second.hand_over())
         assert gathered is not None and accepted is not None  # noqa: PT018
         assert [claim.open().cohort for claim in gathered.claims] == ["here", "here"]
-        seats = await all_of(first.convene(2), second.convene(2))
-        assert [seat.founder for seat in seats] == [first.key, second.key]
+        cohort_sessions = await all_of(first.convene(2), second.convene(2))
+        assert [cohort_session.founder for cohort_session in cohort_sessions] == [first.key, second.key]
 
     play(story, local_steps=2)
 
@@ -442,7 +442,7 @@ def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
         halves = [{cohort_peers[0].key, cohort_peers[1].key}, {cohort_peers[2].key, cohort_peers[3].key}]
         band.network.lost = lambda sender, receiver, _: any((sender in half) != (receiver in half) for half in halves)
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key] * 2 + [cohort_peers[2].key] * 2
+        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key] * 2 + [cohort_peers[2].key] * 2
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
         assert same(means[2], means[3], mean_of(cohort_peers[2:], 0))
@@ -459,8 +459,8 @@ def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
             for cohort_peer in cohort_peers:
                 await cohort_peer.meet()
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert [cohort_peer.seat.founder for cohort_peer in cohort_peers] == [first, second, first, first]
-        assert cohort_peers[1].seat.is_alone  # those whom it expected asked the other one
+        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [first, second, first, first]
+        assert cohort_peers[1].cohort_session.is_alone  # those whom it expected asked the other one
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert same(*(means[0], means[2], means[3]), mean_of([cohort_peers[0], cohort_peers[2], cohort_peers[3]], 0))
 
@@ -473,8 +473,8 @@ def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monkeypatch
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(5)
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert len(cohort_peers[0].seat.members) == 3
-        assert sum(cohort_peer.seat.is_alone for cohort_peer in cohort_peers) == 2
+        assert len(cohort_peers[0].cohort_session.members) == 3
+        assert sum(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers) == 2
 
     play(story)
 
@@ -483,11 +483,11 @@ def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(2), cohort_peers[1].convene(2), cohort_peers[2].convene(1))
-        assert cohort_peers[0].seat.members == (cohort_peers[0].key, cohort_peers[1].key)
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+        assert cohort_peers[2].cohort_session.is_alone
         assert now() == 0.0
         await cohort_peers[2].convene(2)
-        assert len(cohort_peers[0].seat.members) == 3
+        assert len(cohort_peers[0].cohort_session.members) == 3
 
     play(story)
 
@@ -499,8 +499,8 @@ def test_a_place_is_given_up_with_the_next_one() -> None:
         await asyncio.sleep(0.1)
         await all_of(cohort_peers[0].convene(2), cohort_peers[2].convene(2))
         assert (await giving).tobytes() == vector_of(1).tobytes()
-        assert cohort_peers[1].seat.is_alone
-        assert cohort_peers[1].seat.founder == cohort_peers[1].key
+        assert cohort_peers[1].cohort_session.is_alone
+        assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
 
     play(story, local_steps=2)
 
@@ -569,7 +569,7 @@ def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
             )
             assert same(*means, mean_of(cohort_peers, step, [16, 32, 48, 80]))
             assert all(mean.flags.writeable for mean in means)
-        assert not any(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
+        assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
 
     play(story, local_steps=3)
 
@@ -592,7 +592,7 @@ def test_steps_are_due_one_after_the_other_within_the_time() -> None:
         cohort_peers = await convened(band, 2)
         due = []
         for step in range(4):
-            due.append(cohort_peers[1].seat.step_ends(step))
+            due.append(cohort_peers[1].cohort_session.step_ends(step))
             await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
         assert due == pytest.approx([15_000 - 937.5, 30_000 - 1875, 45_000 - 2812.5, 60_000 - 3750], abs=1)
 
@@ -606,12 +606,12 @@ def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on(lost: int
         await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         cohort_peers[lost].die()
         left = [cohort_peer for cohort_peer in cohort_peers if cohort_peer is not cohort_peers[lost]]
-        due_s = (cohort_peers[0].seat.step_ends(1) or 0.0) / 1000
+        due_s = (cohort_peers[0].cohort_session.step_ends(1) or 0.0) / 1000
         means = await all_of(*(cohort_peer.average(1) for cohort_peer in left))
         assert same(*means, mean_of(left, 1))
         assert due_s < now() <= due_s + 60 / 4 / 3  # a third of a step
-        assert cohort_peers[0].seat.members == tuple(cohort_peer.key for cohort_peer in left)
-        due_s = (cohort_peers[0].seat.step_ends(2) or 0.0) / 1000
+        assert cohort_peers[0].cohort_session.members == tuple(cohort_peer.key for cohort_peer in left)
+        due_s = (cohort_peers[0].cohort_session.step_ends(2) or 0.0) / 1000
         means = await all_of(*(cohort_peer.average(2) for cohort_peer in left))
         assert same(*means, mean_of(left, 2))
         assert now() == pytest.approx(due_s, abs=0.01)
@@ -629,16 +629,16 @@ def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) ->
         means = await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers[1:]))
         for cohort_peer, mean in zip(cohort_peers[1:], means, strict=True):
             assert same(mean, vector_of(cohort_peer.number, step))
-            assert cohort_peer.seat.is_alone
-            assert cohort_peer.seat.founder == cohort_peer.key
-            assert cohort_peer.seat.members == (cohort_peer.key,)
-            assert cohort_peer.seat.step_ends(step + 1) is None
+            assert cohort_peer.cohort_session.is_alone
+            assert cohort_peer.cohort_session.founder == cohort_peer.key
+            assert cohort_peer.cohort_session.members == (cohort_peer.key,)
+            assert cohort_peer.cohort_session.step_ends(step + 1) is None
             vector = vector_of(9)
             assert await cohort_peer.average(step + 1, vector, after_s=0.0) is vector
             assert await cohort_peer.hand_over() is None
-            assert not cohort_peer.seat.is_founder
+            assert not cohort_peer.cohort_session.is_founder
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
-        assert cohort_peers[2].seat.founder == cohort_peers[1].key
+        assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
     play(story, local_steps=3)
 
@@ -646,7 +646,7 @@ def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) ->
 def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 3)
-        due_s = (cohort_peers[1].seat.step_ends(0) or 0.0) / 1000
+        due_s = (cohort_peers[1].cohort_session.step_ends(0) or 0.0) / 1000
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[1:]))
         assert same(means[0], vector_of(1, 0))
         assert now() <= due_s + 2 * 20 + 1  # two steps
@@ -660,7 +660,7 @@ def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
         means = await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0), cohort_peers[2].average(0, after_s=40.0))
         assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
         assert same(means[2], vector_of(2, 0))
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[2].cohort_session.is_alone
         means = await all_of(cohort_peers[0].average(1), cohort_peers[1].average(1))
         assert same(*means, mean_of(cohort_peers[:2], 1))
 
@@ -672,9 +672,9 @@ def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> No
         cohort_peers = await convened(band, 2)
         vector = vector_of(0)
         assert await cohort_peers[0].average(0, vector) is vector
-        assert cohort_peers[0].seat.is_alone
-        assert cohort_peers[0].seat.founder == cohort_peers[0].key
-        assert cohort_peers[0].seat.step_ends(1) is None
+        assert cohort_peers[0].cohort_session.is_alone
+        assert cohort_peers[0].cohort_session.founder == cohort_peers[0].key
+        assert cohort_peers[0].cohort_session.step_ends(1) is None
         began = now()
         assert await cohort_peers[0].average(1, vector, after_s=0.0) is vector
         assert await cohort_peers[0].found() is None
@@ -708,7 +708,7 @@ def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it(what: str, bad:
         means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
         assert same(*(means[cohort_peer.number] for cohort_peer in good), mean_of(good, 0))
         assert means[bad] is vectors[bad]
-        assert cohort_peers[bad].seat.is_alone
+        assert cohort_peers[bad].cohort_session.is_alone
         assert now() == pytest.approx(18.75)  # nobody waited
         means = await all_of(*(cohort_peer.average(1) for cohort_peer in good))
         assert same(*means, mean_of(good, 1))
@@ -723,7 +723,7 @@ def test_a_founder_whose_own_vector_is_bad_spoils_nobody_s(what: str, way: str) 
         means = await all_of(cohort_peers[0].average(0, bad_vectors()[what]), cohort_peers[1].average(0), cohort_peers[2].average(0))
         assert same(means[1], vector_of(1, 0))
         assert same(means[2], vector_of(2, 0))
-        assert all(cohort_peer.seat.is_alone for cohort_peer in cohort_peers)
+        assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
 
     play(story, local_steps=2)
 
@@ -762,7 +762,7 @@ def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
         await service.links.serve(GIVE, lie)
         await service.links.serve(SUM, show)
         assert same(await cohort_peers[1].average(0), vector_of(1, 0))
-        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].cohort_session.is_alone
 
     play(story, local_steps=2)
 
@@ -879,7 +879,7 @@ def test_claims_weigh_their_samples_up_to_the_cap() -> None:
 def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 3)
-        due_s = (cohort_peers[0].seat.step_ends(0) or 0.0) / 1000
+        due_s = (cohort_peers[0].cohort_session.step_ends(0) or 0.0) / 1000
         cohort_peers[2].die()
         gathered, accepted = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(until_s=70.0))
         assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
@@ -896,7 +896,7 @@ def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) 
         if when == "before":
             cohort_peers[0].die()
         handing = [asyncio.create_task(cohort_peer.hand_over(until_s=70.0)) for cohort_peer in cohort_peers[1:]]
-        founding = asyncio.create_task(cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32))
+        founding = asyncio.create_task(cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32))
         if when == "after the header":
             assert await founding is not None
         else:
@@ -905,10 +905,10 @@ def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) 
         founding.cancel()
         assert await all_of(*handing) == [None, None]
         assert now() <= 70.0
-        assert all(cohort_peer.seat.is_alone and cohort_peer.seat.founder == cohort_peer.key for cohort_peer in cohort_peers[1:])
+        assert all(cohort_peer.cohort_session.is_alone and cohort_peer.cohort_session.founder == cohort_peer.key for cohort_peer in cohort_peers[1:])
         await all_of(cohort_peers[1].meet(), cohort_peers[2].meet())
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
-        assert cohort_peers[2].seat.founder == cohort_peers[1].key
+        assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
     play(story)
 
@@ -918,8 +918,8 @@ def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
         cohort_peers = await convened(band, 3)
 
         async def give_up() -> None:
-            await cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
-            await cohort_peers[0].seat.tell(None)
+            await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
+            await cohort_peers[0].cohort_session.tell(None)
 
         _, *accepted = await all_of(give_up(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
         assert accepted == [None, None]
@@ -940,7 +940,7 @@ def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(
         assert same(gathered.mean, near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in left], [32] * 3))
         assert accepted[1] is None
         assert same(gathered.mean, accepted[0].mean, accepted[2].mean)
-        assert cohort_peers[2].seat.is_alone
+        assert cohort_peers[2].cohort_session.is_alone
 
     play(story, codec="topk-256-4")
 
@@ -1004,7 +1004,7 @@ def test_a_claim_that_is_not_signed_is_left_out() -> None:
         claim = cohort_peers[2].claim()
         forged = Signed(Claim, claim.payload, bytes(64))
         gathered, _, word = await all_of(
-            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].seat.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
+            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].cohort_session.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
         )
         assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert word is None
@@ -1046,19 +1046,19 @@ def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
         cohort_peers = await convened(band, 3)
 
         async def found() -> None:
-            gathered = await cohort_peers[0].seat.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
+            gathered = await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
             assert gathered is not None
             words = other_words(cohort_peers, cohort_peers[0].accepted(gathered))
             assert len(words) == 9
-            seat: Any = cohort_peers[0].seat
+            cohort_session: Any = cohort_peers[0].cohort_session
             true = cohort_peers[0].accepted(gathered)
-            taken = seat._word_of(list(words.values())[lie], seat._handed.gifts)
-            await seat.tell(true)
-            seat._handed.taken.update({cohort_peers[1].key: taken[cohort_peers[1].key]})
+            taken = cohort_session._word_of(list(words.values())[lie], cohort_session._handed.gifts)
+            await cohort_session.tell(true)
+            cohort_session._handed.taken.update({cohort_peers[1].key: taken[cohort_peers[1].key]})
 
         _, deceived, other = await all_of(found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
         assert deceived is None
-        assert cohort_peers[1].seat.is_alone
+        assert cohort_peers[1].cohort_session.is_alone
         assert other is not None
 
     play(story)
@@ -1223,11 +1223,11 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         assert all(len(cohort.cohort_peers()) == 2 for cohort in cohorts)
         used = LIBP2P if not way else UNIX if UNIX in way and sys.platform == "linux" else TLS
         await until(lambda: all(set(cohort.ways().values()) == {used} for cohort in cohorts))
-        seats: list[Seat] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
-        assert sum(seat.is_founder for seat in seats) == 1
+        cohort_sessions: list[CohortSession] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
+        assert sum(cohort_session.is_founder for cohort_session in cohort_sessions) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
-        claims = [so_far(each, seat.founder, vector) for each, seat, vector in zip(IDENTITIES, seats, vectors, strict=False)]
-        means = await all_of(*(seat.average(0, vector, claim) for seat, vector, claim in zip(seats, vectors, claims, strict=True)))
+        claims = [so_far(each, cohort_session.founder, vector) for each, cohort_session, vector in zip(IDENTITIES, cohort_sessions, vectors, strict=False)]
+        means = await all_of(*(cohort_session.average(0, vector, claim) for cohort_session, vector, claim in zip(cohort_sessions, vectors, claims, strict=True)))
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
         for cohort in cohorts:
@@ -1262,8 +1262,8 @@ async def main(directory, address):
     while not cohort.cohort peers():
         await neighbours.look()
         await cohort.meet()
-    seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
-    await seat.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
+    cohort session = await cohort.convene(base_of(0), 1, 3_600_000.0)
+    await cohort session.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
     print("averaged", flush=True)
     await asyncio.Event().wait()
 
@@ -1307,18 +1307,18 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
-        seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
-        assert seat.founder == PEERS[0].public_key
-        mean = await seat.average(0, vector_of(1), so_far(PEERS[1], seat.founder, vector_of(1)))
+        cohort_session = await cohort.convene(base_of(0), 1, 3_600_000.0)
+        assert cohort_session.founder == PEERS[0].public_key
+        mean = await cohort_session.average(0, vector_of(1), so_far(PEERS[1], cohort_session.founder, vector_of(1)))
         assert same(mean, near_mean([vector_of(0), vector_of(1)], [16, 16]))
         assert founder.stdout is not None
         assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
         processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
-        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), so_far(PEERS[1], seat.founder, vector_of(1), vector_of(1, 1))))
+        giving = asyncio.create_task(cohort_session.average(1, vector_of(1, 1), so_far(PEERS[1], cohort_session.founder, vector_of(1), vector_of(1, 1))))
         await asyncio.sleep(0)
         founder.kill()
         assert same(await giving, vector_of(1, 1))
-        assert seat.is_alone
+        assert cohort_session.is_alone
         await cohort.close()
         return processes
 

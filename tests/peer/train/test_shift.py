@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
@@ -127,7 +127,7 @@ class Scene:
     accumulator: GradientAccumulator
     machine: RoundMachine
     pace: Pace
-    seat: "asyncio.Future[Seat]"
+    cohort_session: "asyncio.Future[CohortSession]"
     shift: Shift
     timing: "Timing"
 
@@ -152,13 +152,13 @@ def play(
     async def whole() -> Scene:
         pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
         machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START)
-        seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
+        cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
         if seated:
-            seat.set_result(Seat(PEER.public_key))
+            cohort_session.set_result(CohortSession(PEER.public_key))
 
         timing = Timing(microbatches)
-        shift = Shift(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), seat, timing)
-        scene = Scene(pool, accumulator, machine, pace, seat, shift, timing)
+        shift = Shift(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
+        scene = Scene(pool, accumulator, machine, pace, cohort_session, shift, timing)
         running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(pool, shift))
         async with asyncio.timeout(60):
             try:
@@ -325,7 +325,7 @@ def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_othe
         await scene.at(w0=0)
         await asyncio.sleep(0.01)
         assert scene.pool.indices() == {0: 0}
-        scene.seat.set_result(Seat(PEER.public_key))
+        scene.cohort_session.set_result(CohortSession(PEER.public_key))
         await scene.at(w0=0, w1=2)
         scene.pool.ends(0)
         scene.pool.ends(1)

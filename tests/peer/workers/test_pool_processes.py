@@ -23,7 +23,7 @@ from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
-from manta_swarm.peer.cohort.cohort import Seat
+from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.train.shift import Shift
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
@@ -85,9 +85,9 @@ async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awai
         GradientAccumulator(pool.num_weights, ASKED),
         RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START),
     )
-    seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
-    seat.set_result(Seat(PEER.public_key))
-    shift = Shift(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), seat, Unhurried())
+    cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
+    cohort_session.set_result(CohortSession(PEER.public_key))
+    shift = Shift(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), cohort_session, Unhurried())
     shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())

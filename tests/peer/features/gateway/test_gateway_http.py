@@ -66,7 +66,7 @@ def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
 
 def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -> None:
     async def story(gateway: Gateway, address: str) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         client = client_of(address, of=peer_name(GATEWAY.public_key))
         assert (await asyncio.to_thread(client.welcome)).manifest == gateway.signed
         answer = await asyncio.to_thread(client.lease, signed_request(gateway, 0))
@@ -76,10 +76,10 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -
         done = Light(gateway, 0).work.do(lease, weights, samples, WorkGate())
         for _ in range(2):
             assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
-        await seat.tell(gateway.accepted(*gathered.claims))
+        await cohort_session.tell(gateway.accepted(*gathered.claims))
         assert (await asyncio.to_thread(client.word, done.back.name)).fate == Fate.TAKEN
         assert client.bytes_down > lease.weights_bytes + lease.samples_bytes
         with pytest.raises(NotKnown):
@@ -312,12 +312,12 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
         contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         for round_ in range(2):
             async with serving(gateway.service, door):
-                seat = await gateway.convene(gateway.after(round_))
-                await until(lambda seat=seat: len(seat.members) == 2)
-                claim, own = own_claim(gateway, seat)
-                gathered = await seat.gather(claim, own, MICROBATCH)
+                cohort_session = await gateway.convene(gateway.after(round_))
+                await until(lambda cohort_session=cohort_session: len(cohort_session.members) == 2)
+                claim, own = own_claim(gateway, cohort_session)
+                gathered = await cohort_session.gather(claim, own, MICROBATCH)
                 assert gathered is not None
-                await seat.tell(gateway.accepted(*gathered.claims))
+                await cohort_session.tell(gateway.accepted(*gathered.claims))
                 await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
         gateway.service.finish()
         async with serving(gateway.service, door):
@@ -343,14 +343,14 @@ def test_a_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobod
     async def story(gateway: Gateway, address: str) -> None:
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run=gateway.signed.run.hex())
         contributing = asyncio.create_task(contribute(config, PrintingConsole()))
-        seat = await gateway.convene()
-        await until(lambda: len(seat.members) == 2)
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        cohort_session = await gateway.convene()
+        await until(lambda: len(cohort_session.members) == 2)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
         forged = Signed.sign(InclusionPromise(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
-        await seat.tell(replace(accepted, inclusion_promise=forged))
+        await cohort_session.tell(replace(accepted, inclusion_promise=forged))
         gateway.service.finish()
         assert await contributing
 

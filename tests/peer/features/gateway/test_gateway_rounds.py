@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.peer.features.gateway.seat import GatewaySeat
+from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.light.work import LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
@@ -56,17 +56,17 @@ async def _done(scene: Scene, service: GatewayService, identity: Identity) -> Li
     return (await asyncio.to_thread(work.do, lease, weights, samples, WorkGate())).back
 
 
-def _seats(service: GatewayService) -> list[GatewaySeat]:
+def _cohort_sessions(service: GatewayService) -> list[LeaseSession]:
     """Return a list of the places that a gateway has taken, which grows with them."""
-    seats: list[GatewaySeat] = []
+    cohort_sessions: list[LeaseSession] = []
     convene = service.convene
 
-    async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
-        seats.append(seat := await convene(*args, **kwargs))
-        return seat
+    async def counted(*args: Any, **kwargs: Any) -> LeaseSession:
+        cohort_sessions.append(cohort_session := await convene(*args, **kwargs))
+        return cohort_session
 
     service.convene = counted  # type: ignore[method-assign]
-    return seats
+    return cohort_sessions
 
 
 def _word(service: GatewayService, name: bytes) -> LightWord:
@@ -134,9 +134,9 @@ def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 200
         service = _service(scene, is_lease_only=True)
-        seats = _seats(service)
+        cohort_sessions = _cohort_sessions(service)
         gateway = scene.join(0, gateway=service)
-        await until(lambda: len(seats) > 1)  # all was due, and it began again
+        await until(lambda: len(cohort_sessions) > 1)  # all was due, and it began again
         await gateway.leaves()
         assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
 
@@ -147,11 +147,11 @@ def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_l
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 1_000
         service = _service(scene, is_lease_only=True)
-        seats = _seats(service)
+        cohort_sessions = _cohort_sessions(service)
         scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
         late = await _done(scene, service, LIGHTS[0])
-        leased_by = len(seats)
-        await until(lambda: len(seats) > leased_by + 1)  # all was due, and it began again
+        leased_by = len(cohort_sessions)
+        await until(lambda: len(cohort_sessions) > leased_by + 1)  # all was due, and it began again
         word = await service.take(pack(late))
         assert word.fate == Fate.HELD, word.reason
         await until(lambda: _word(service, late.name).fate != Fate.HELD)

@@ -16,7 +16,7 @@ from manta_swarm.automl.training.light import covered_weights
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
-from manta_swarm.peer.features.gateway.seat import TOO_LARGE, GatewaySeat
+from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE, LeaseSession
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.residuals import Residual
@@ -36,9 +36,9 @@ RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
 
 
-def own_claim(gateway: Gateway, seat: GatewaySeat, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
+def own_claim(gateway: Gateway, cohort_session: LeaseSession, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
     """Return the gateway's own claim on its base, and what it gives: about as long as what a microbatch teaches."""
-    gifts = [gift.vector for gift in seat._gifts.values()]
+    gifts = [gift.vector for gift in cohort_session._gifts.values()]
     vector = np.abs(gifts[0]) * np.float32(0.75)
     steps = gateway.manifest.exchange.local_steps
     accumulator = GradientAccumulator(vector.size, gateway.training_spec.plan.architectures(gateway.base.round + 1, "here"))
@@ -60,12 +60,12 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
     changes: dict[str, object],
 ) -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
-        assert seat.is_alone
+        cohort_session = await gateway.convene()
+        assert cohort_session.is_alone
         done = [await Light(gateway, number).contribute(microbatch_ms=10) for number in range(2)]
-        assert not seat.is_alone
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        assert not cohort_session.is_alone
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert list(gathered.keys) == sorted([GATEWAY.public_key, *(light.public_key for light in LIGHTS[:2])])
         by_claim = {each.back.claim.digest: each for each in done}
@@ -79,7 +79,7 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
                 }
         weights = [signed.open().microbatches * MICROBATCH if signed.digest in by_claim else MICROBATCH for signed in gathered.claims]
         assert (gathered.mean == near_mean(vectors, weights)).all()
-        await seat.tell(gateway.accepted(*gathered.claims))
+        await cohort_session.tell(gateway.accepted(*gathered.claims))
         for each in done:
             word = gateway.service.word(each.back.name)
             assert word is not None
@@ -111,18 +111,18 @@ def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_f
 
 def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         done = await light.contribute()
         assert (await light.give_back(done)).fate == Fate.HELD
         other = replace(done, back=resigned(done.back, LIGHTS[0], microbatch_ms=1234))
         word = await light.give_back(other)
         assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
-        assert seat.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        assert cohort_session.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
-        await seat.tell(gateway.accepted(*gathered.claims))
+        await cohort_session.tell(gateway.accepted(*gathered.claims))
         assert (await light.give_back(done)).fate == Fate.TAKEN
 
     play(story)
@@ -130,12 +130,12 @@ def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lea
 
 def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene(left_ms=2_000)
-        seat.work_over()
-        assert not seat.is_alone
+        cohort_session = await gateway.convene(left_ms=2_000)
+        cohort_session.work_over()
+        assert not cohort_session.is_alone
         await Light(gateway, 0).contribute()
-        claim, own = own_claim(gateway, seat)
-        gathering = asyncio.create_task(seat.gather(claim, own, MICROBATCH))
+        claim, own = own_claim(gateway, cohort_session)
+        gathering = asyncio.create_task(cohort_session.gather(claim, own, MICROBATCH))
         await Light(gateway, 1).contribute()
         assert not gathering.done()
         gateway.now_ms += 2_000
@@ -192,14 +192,14 @@ WRONG: dict[str, tuple[Spoil, str]] = {
 
 def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         done = light.do(await light.lease())
         for what, (spoil, reason) in WRONG.items():
             word = await light.give_back(replace(done, back=spoil(done.back)))
             assert word.fate == Fate.LOST, what
             assert reason in word.reason, what
-            assert seat.members == (GATEWAY.public_key,), what
+            assert cohort_session.members == (GATEWAY.public_key,), what
         assert (await light.give_back(done)).fate == Fate.HELD
 
     play(story)
@@ -222,15 +222,15 @@ def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
 
 def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         lights = [Light(gateway, number) for number in range(2)]
         done = [light.do(await light.lease()) for light in lights]
         gateway.now_ms = LEFT_MS + 1
-        assert seat.is_alone
+        assert cohort_session.is_alone
         assert (await lights[0].give_back(done[0])).fate == Fate.HELD
-        assert not seat.is_alone
-        claim, own = own_claim(gateway, seat)
-        assert await seat.gather(claim, own, MICROBATCH) is not None
+        assert not cohort_session.is_alone
+        claim, own = own_claim(gateway, cohort_session)
+        assert await cohort_session.gather(claim, own, MICROBATCH) is not None
         word = await lights[1].give_back(done[1])
         assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
         await gateway.convene(gateway.after(1))
@@ -243,7 +243,7 @@ def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_th
 @pytest.mark.parametrize("steps", [1, STEPS])
 def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_were_done(steps: int) -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease(microbatch_ms=10)
         assert lease.microbatches_a_step > 1
@@ -252,8 +252,8 @@ def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_w
         assert done.back.counts == (1,) * steps
         assert done.samples == steps * MICROBATCH
         assert (await light.give_back(done)).fate == Fate.HELD
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
         if steps > 1:
@@ -265,11 +265,11 @@ def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_w
 
 def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene(left_ms=8_000)
+        cohort_session = await gateway.convene(left_ms=8_000)
         lights = [Light(gateway, number) for number in range(3)]
         back = await lights[0].contribute()
         slow = lights[1].do(await lights[1].lease())
-        seat.nothing_learnt()  # it was paused before its own microbatch
+        cohort_session.nothing_learnt()  # it was paused before its own microbatch
         assert "over here" in (await lights[2].ask()).reason
         gateway.now_ms = 9_000
         again = await gateway.convene(left_ms=8_000)
@@ -300,17 +300,17 @@ def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_
 
 def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease()
-        seat.work_over()
-        assert not seat.is_alone
+        cohort_session.work_over()
+        assert not cohort_session.is_alone
         assert "over here" in (await Light(gateway, 1).ask()).reason
         assert (await light.give_back(light.do(lease))).fate == Fate.HELD
-        claim, own = own_claim(gateway, seat)
+        claim, own = own_claim(gateway, cohort_session)
         await Light(gateway, 1).ask()
         gateway.now_ms = LEFT_MS + 1
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert len(gathered.claims) == 2
 
@@ -319,12 +319,12 @@ def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_goo
 
 def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -> None:
     async def story(gateway: Gateway) -> None:
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         done = [await Light(gateway, number).contribute() for number in range(3)]
-        gift = seat._gifts[LIGHTS[1].public_key]
-        seat._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        gift = cohort_session._gifts[LIGHTS[1].public_key]
+        cohort_session._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         assert LIGHTS[1].public_key not in gathered.keys
         word = gateway.service.word(done[1].back.name)
@@ -337,13 +337,13 @@ def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -
 def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing() -> None:
     async def story(gateway: Gateway) -> None:
         for round_, is_taken in ((0, True), (1, False)):
-            seat = await gateway.convene(gateway.after(round_))
+            cohort_session = await gateway.convene(gateway.after(round_))
             done = [await Light(gateway, number).contribute() for number in range(2)]
-            claim, own = own_claim(gateway, seat)
-            gathered = await seat.gather(claim, own, MICROBATCH)
+            claim, own = own_claim(gateway, cohort_session)
+            gathered = await cohort_session.gather(claim, own, MICROBATCH)
             assert gathered is not None
             without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
-            await seat.tell(gateway.accepted(*without) if is_taken else None)
+            await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
             fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
             assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
 
@@ -353,17 +353,17 @@ def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothin
 def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
     async def story(gateway: Gateway) -> None:
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         await Light(gateway, 0).contribute()
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
-        await seat.tell(accepted)
-        seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        await cohort_session.tell(accepted)
+        cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
         done = [await Light(gateway, number).contribute() for number in range(2)]
         assert [each.back.claim.open().residual for each in done] == [left.digest, b""]
-        vectors = [seat._gifts[light.public_key].vector for light in LIGHTS[:2]]
+        vectors = [cohort_session._gifts[light.public_key].vector for light in LIGHTS[:2]]
         assert vector_digest(vectors[1]) == done[1].back.claim.open().given
         assert vector_digest(vectors[0]) != done[0].back.claim.open().given
         learnt = vectors[0] - np.float32(0.25)  # half of the residual was added
@@ -380,26 +380,26 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
             """Remembers what is to be kept."""
 
             async def keep(self, round_: int, base: bytes, vectors: Mapping[bytes, Vector]) -> None:
-                assert len(seat._gifts) == len(kept)
+                assert len(cohort_session._gifts) == len(kept)
                 kept.append(dict(vectors))
 
         gateway.keeper = Keeper()
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
-        seat = await gateway.convene()
+        cohort_session = await gateway.convene()
         await Light(gateway, 0).contribute()
-        claim, own = own_claim(gateway, seat)
-        gathered = await seat.gather(claim, own, MICROBATCH)
+        claim, own = own_claim(gateway, cohort_session)
+        gathered = await cohort_session.gather(claim, own, MICROBATCH)
         assert gathered is not None
         accepted = gateway.accepted(*gathered.claims)
-        await seat.tell(accepted)
-        seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        await cohort_session.tell(accepted)
+        cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
         kept.clear()
         done = [await Light(gateway, number).contribute() for number in range(2)]
         for light, vectors in zip(done, kept, strict=True):
             opened = light.back.claim.open()
             assert {vector_digest(vector) for vector in vectors.values()} == vectors.keys() == {opened.steps[0].vector}
             assert (opened.given, opened.residual) == (opened.steps[0].vector, b"")  # it knows the digest of what it gives
-            assert vector_digest(seat._gifts[PublicKey(opened.key)].vector) == opened.given
+            assert vector_digest(cohort_session._gifts[PublicKey(opened.key)].vector) == opened.given
 
     play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
 
@@ -428,7 +428,7 @@ def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_tea
 def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_of_it_is_covered() -> None:
     async def story(gateway: Gateway) -> None:
         round_ = next(number for number in range(1, 5) if gateway.training_spec.role(number, "here") == 2)
-        seat = await gateway.convene(gateway.after(round_ - 1))
+        cohort_session = await gateway.convene(gateway.after(round_ - 1))
         (architecture,) = gateway.training_spec.plan.architectures(round_, "here")
         light = Light(gateway, 0)
         lease = await light.lease()
@@ -436,7 +436,7 @@ def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_
         assert (await light.give_back(light.do(lease))).fate == Fate.HELD
         mask = gateway.training_spec.coverage(round_, "here")
         assert mask is not None
-        assert not seat._gifts[LIGHTS[0].public_key].vector[~mask].any()
+        assert not cohort_session._gifts[LIGHTS[0].public_key].vector[~mask].any()
 
     play(story, algorithm="model-parallel", **MANY_STEPS)
 

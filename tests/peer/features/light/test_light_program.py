@@ -59,17 +59,17 @@ async def _program(*arguments: str, home: Path, module: str = "manta_swarm.peer.
 def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
     async def story(gateway: Gateway) -> None:
         async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
-            seat = await gateway.convene()
+            cohort_session = await gateway.convene()
             run = gateway.signed.run.hex()
             program = await _program("join", "--light", "--gateway", address, "--run", run, "--dir", str(tmp_path / "light"), home=tmp_path)
             async with asyncio.timeout(240):
-                while len(seat.members) < 2:
+                while len(cohort_session.members) < 2:
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
-                claim, own = own_claim(gateway, seat)
-                gathered = await seat.gather(claim, own, MICROBATCH)
+                claim, own = own_claim(gateway, cohort_session)
+                gathered = await cohort_session.gather(claim, own, MICROBATCH)
                 assert gathered is not None
-                await seat.tell(gateway.accepted(*gathered.claims))
+                await cohort_session.tell(gateway.accepted(*gathered.claims))
                 gateway.service.finish()
                 printed, errors = await program.communicate()
         assert (program.returncode, errors) == (0, b"")
@@ -135,7 +135,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                 assert await program.stdout.readline() == b"paused (by you): nothing is computed until manta-peer resume\n"
                 status = directory / "status.json"  # a request for a lease may have been under way
                 await until(lambda: json.loads(status.read_text())["phase"] == "paused")
-                seat = await gateway.convene()
+                cohort_session = await gateway.convene()
                 assert await told(LIMITS, {"cpu_threads": "1", "duty": "50%"}) == (
                     "duty 50%, cpu-threads 1, max-download 10MB; nothing is computed now: by you"
                 )
@@ -148,7 +148,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                 assert (seen.paused, seen.samples_trained, seen.pid) == (True, 0, program.pid)
                 assert gateway.service.leased == 0
                 assert await told(RESUME) == "resumed"
-                while len(seat.members) < 2:
+                while len(cohort_session.members) < 2:
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
                 seen = await asyncio.to_thread(look, directory)

@@ -123,7 +123,7 @@ class Gathered:
 
 @dataclass
 class Service:
-    """What all seats of a peer share."""
+    """What all cohort sessions of a peer share."""
 
     context: RunContext
     links: Links
@@ -165,7 +165,7 @@ class Service:
         return min(samples, self.manifest.exchange.weight_cap)
 
 
-class Seat:
+class CohortSession:
     """A place in a roster; this one is of a peer that is alone."""
 
     def __init__(self, key: PublicKey) -> None:
@@ -248,7 +248,7 @@ class Seat:
         """Keep nothing of it any more, not even what may still be asked."""
 
 
-class MemberSeat(Seat):
+class MemberSession(CohortSession):
     """The place of a member who is not the founder."""
 
     def __init__(
@@ -272,35 +272,35 @@ class MemberSeat(Seat):
 
     @property
     def founder(self) -> PublicKey:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return self.key if self._is_alone else self._founder
 
     @property
     def is_alone(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return self._is_alone
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return (self.key,) if self._is_alone else self._members
 
     def step_ends(self, step: int) -> float | None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         del step
         return None if self._is_alone else self._ends_ms
 
     @property
     def may_be_listed(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return self._may_be_listed
 
     async def is_shared(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return not self._is_alone
 
     async def average(self, step: int, vector: Vector, claim: Signed[Claim], digests: bytes | None = None) -> Vector:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         if self._is_alone:
             return vector
         service, now_ms = self._service, self._service.now_ms()
@@ -368,14 +368,14 @@ class MemberSeat(Seat):
         return reducing
 
     def close(self, reason: str = GONE) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         del reason
         for reducing in self._reducing.values():
             reducing.close()
         self._reducing.clear()
 
     async def hand_over(self, claim: Signed[Claim], given: Vector, weight: int, until_ms: float) -> Accepted | None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         del weight  # the founder reads it off the claim
         if self._is_alone:
             return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from manta_swarm.codec.residuals import near_mean
-from manta_swarm.peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
+from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, Gathered, CohortSession, Vector, norm_of
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.gateway.returns import Returns
 from manta_swarm.protocol.leases import Leases
@@ -39,7 +39,7 @@ class Gift:
     name: bytes  # of the return
 
 
-class GatewaySeat(Seat):
+class LeaseSession(CohortSession):
     """The place of a peer that founds a roster of light contributors."""
 
     def __init__(
@@ -82,17 +82,17 @@ class GatewaySeat(Seat):
 
     @property
     def is_alone(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return self.is_closed or not (self._lingers or self._gifts or self._checking or self._leases.is_awaited(self._clock.now_ms()))
 
     @property
     def is_founder(self) -> bool:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return True
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         return tuple(sorted({self.key, *self._gifts}))
 
     def take(self, key: PublicKey, gift: Gift) -> None:
@@ -111,7 +111,7 @@ class GatewaySeat(Seat):
             self._changed.set()
 
     def work_over(self) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         if not self._lingers:
             self.shut()
 
@@ -120,7 +120,7 @@ class GatewaySeat(Seat):
         self._timeout_ms, self._lingers, self._over_ms = timeout_ms, lingers, None
 
     def nothing_learnt(self) -> None:
-        """See ``Seat``; what came back is handed in with the next work on this base, if there is any."""
+        """See ``CohortSession``; what came back is handed in with the next work on this base, if there is any."""
         self.shut()
 
     def shut(self) -> None:
@@ -132,7 +132,7 @@ class GatewaySeat(Seat):
         self._changed.set()
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         await self._lingered()
         self.shut()
         await self._all_back()
@@ -166,7 +166,7 @@ class GatewaySeat(Seat):
         return bool(self._gifts)
 
     async def _lingered(self) -> None:
-        """Wait until all is due, as long as this seat lingers."""
+        """Wait until all is due, as long as this cohort session lingers."""
         while self._lingers and (left_ms := self._leases.due_ms - self._clock.now_ms()) > 0:
             self._changed.clear()
             await within(self._changed, left_ms / 1000)
@@ -198,7 +198,7 @@ class GatewaySeat(Seat):
         return {key: gift for key, gift in gifts.items() if key not in reasons}
 
     async def tell(self, accepted: Accepted | None) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         gifts, self._gifts = self._gifts, {}
         self.is_closed = True
         if accepted is None:
@@ -210,7 +210,7 @@ class GatewaySeat(Seat):
         self._returns.taken(fates, accepted, keys)
 
     def close(self, reason: str = GONE) -> None:
-        """See ``Seat``."""
+        """See ``CohortSession``."""
         self.shut()
         self.is_closed = True
         gifts, self._gifts = self._gifts, {}
