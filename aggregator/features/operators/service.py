@@ -22,7 +22,7 @@ from manta_swarm.aggregator.features.operators.lending import (
     Page,
     part_of,
 )
-from manta_swarm.aggregator.features.operators.seat import Offer, Seat
+from manta_swarm.aggregator.features.operators.own_operator import Offer, OwnOperator
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
 from manta_swarm.network.rpc import Endpoint, Handler
 from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
@@ -119,7 +119,7 @@ class OperatorsService:
     def __init__(
         self,
         endpoint: Endpoint,
-        seat: Seat,
+        own_operator: OwnOperator,
         lease: Lease,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -132,7 +132,7 @@ class OperatorsService:
             clock: by which they are heard.
         """
         self._endpoint = endpoint
-        self._seat = seat
+        self._own_operator = own_operator
         self._lease = lease
         self._clock = clock
         self._heard: Heard | None = None
@@ -184,7 +184,7 @@ class OperatorsService:
         """Return a handler that answers the run's operators only."""
 
         async def held(caller: PublicKey, request: bytes) -> bytes:
-            if caller not in self._seat.others:
+            if caller not in self._own_operator.others:
                 raise NoOperator("this is for the run's operators")
             return await handler(caller, request)
 
@@ -201,12 +201,12 @@ class OperatorsService:
         _check_own(ballot, caller)
         if not await self._lease.may_be_of(caller):
             raise RemoteFault("it is another operator's turn to write")
-        seat = self._seat
+        own_operator = self._own_operator
         try:
-            note, promise = await seat.promise(ballot)
+            note, promise = await own_operator.promise(ballot)
         except Outdated as error:
             return pack(Promised(error.promised, "", (), ()))
-        offers = tuple([seat.offer(accepted.ballot, accepted.batch) for accepted in promise.accepted])
+        offers = tuple([own_operator.offer(accepted.ballot, accepted.batch) for accepted in promise.accepted])
         answer = pack(Promised(0, note, offers, promise.kept))
         if len(answer) > MAX_PROMISED_BYTES:
             raise StorageError("more is kept than one answer tells")
@@ -215,48 +215,48 @@ class OperatorsService:
     async def _on_accept(self, caller: PublicKey, request: bytes) -> bytes:
         offer = unpack(Offer, request, max_bytes=MAX_SMALL_BYTES)
         _check_own(offer.ballot, caller)
-        return pack(await self._seat.accept(offer.ballot, await self._seat.batch_of(caller, offer), caller))
+        return pack(await self._own_operator.accept(offer.ballot, await self._own_operator.batch_of(caller, offer), caller))
 
     async def _on_sign(self, _caller: PublicKey, request: bytes) -> bytes:
-        return (await self._seat.sign(unpack(AskSign, request, max_bytes=MAX_SMALL_BYTES).certificate)).encode()
+        return (await self._own_operator.sign(unpack(AskSign, request, max_bytes=MAX_SMALL_BYTES).certificate)).encode()
 
     async def _on_keep(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskKeep, request, max_bytes=MAX_FORWARDED_BYTES)
-        seat = self._seat
-        seat.coming.check()
+        own_operator = self._own_operator
+        own_operator.coming.check()
         _check_own(ask.kept[0].ballot, caller)
-        seat.store.memory.listening_to(ask.kept[0].ballot)
+        own_operator.store.memory.listening_to(ask.kept[0].ballot)
         kept = []
         for one in ask.kept:
-            if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + LATER:
+            if not own_operator.log.ledger.round - 1 <= one.round <= own_operator.log.ledger.round + LATER:
                 raise EncodingError("a contribution for a round that is not open")
-            held = seat.contributions.held.get(one.contribution)
-            kept.append((one, await seat.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
-        await seat.contributions.keep(kept)
+            held = own_operator.contributions.held.get(one.contribution)
+            kept.append((one, await own_operator.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
+        await own_operator.contributions.keep(kept)
         return b""
 
     async def _on_verdicts(self, caller: PublicKey, request: bytes) -> bytes:
         ask, heard = unpack(AskVerdicts, request, max_bytes=MAX_FORWARDED_BYTES), self.writer
         for ballot in ask.ballot:
             _check_own(ballot, caller)
-            self._seat.store.memory.listening_to(ballot)
-        await self._seat.verdicts.keep(ask, heard.ballot if heard is not None and heard.key == caller else None)
+            self._own_operator.store.memory.listening_to(ballot)
+        await self._own_operator.verdicts.keep(ask, heard.ballot if heard is not None and heard.key == caller else None)
         return b""
 
     async def _on_waiting(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskWaiting, request, max_bytes=MAX_SMALL_BYTES)
         _check_own(ask.ballot, caller)
-        await self._seat.listen_to(ask.ballot)
-        return self._seat.verdicts.page(ask.after)
+        await self._own_operator.listen_to(ask.ballot)
+        return self._own_operator.verdicts.page(ask.after)
 
     async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:
         beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
         _check_own(beat.ballot, caller)
-        self._seat.store.memory.listening_to(beat.ballot)
+        self._own_operator.store.memory.listening_to(beat.ballot)
         self._heard = Heard(beat.ballot, self._clock.now_s(), beat.left_ms)
         self._was_heard.set()
-        head = self._seat.operators.open(beat.note)
-        is_new = head.size > self._seat.log.head.size or (self._seat.log.tree_head != beat.note and not head.size)
+        head = self._own_operator.operators.open(beat.note)
+        is_new = head.size > self._own_operator.log.head.size or (self._own_operator.log.tree_head != beat.note and not head.size)
         if is_new and (self._catching_up is None or self._catching_up.done() or self._source != caller):
             if self._catching_up is not None:  # who wrote before may stand still
                 self._catching_up.cancel()
@@ -266,7 +266,7 @@ class OperatorsService:
     async def _catch_up(self, note: str, source: PublicKey) -> None:
         with contextlib.suppress(StorageError):  # which stops the program: the seat tells
             try:
-                await self._seat.go_on_to(note, source)
+                await self._own_operator.go_on_to(note, source)
             except StorageError:
                 raise
             except MantaError as error:
@@ -274,18 +274,18 @@ class OperatorsService:
 
     async def _on_lent(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskPart, request, max_bytes=MAX_SMALL_BYTES)
-        data = self._seat.lent(ask.digest)
+        data = self._own_operator.lent(ask.digest)
         if data is None:
             raise Unreachable("nothing is lent under this digest")
         return part_of(data, ask.offset)
 
     async def _on_standing(self, _caller: PublicKey, _request: bytes) -> bytes:
-        return pack(self._seat.coming.told())
+        return pack(self._own_operator.coming.told())
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)
         limit = min(ask.end - ask.start, MAX_PAGE_ENTRIES)
-        entries = await asyncio.to_thread(self._seat.log.entries, ask.start, limit, PART_BYTES)
+        entries = await asyncio.to_thread(self._own_operator.log.entries, ask.start, limit, PART_BYTES)
         total, page = 0, list[bytes]()
         for entry in entries:
             total += len(entry) + 8

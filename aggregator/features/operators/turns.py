@@ -13,7 +13,7 @@ from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.aggregator.features.operators.lease import Lease
-from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
 from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
@@ -31,7 +31,7 @@ logger = logging.getLogger("manta.operators")
 class Turns(Feature):
     """One operator's."""
 
-    def __init__(self, context: RunContext, seat: Seat, lease: Lease, contact: Contact) -> None:
+    def __init__(self, context: RunContext, own_operator: OwnOperator, lease: Lease, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on, ``keep`` takes turns.
 
         Args:
@@ -41,12 +41,12 @@ class Turns(Feature):
             contact: says who of the others is there.
         """
         self._context = context
-        self._seat = seat
+        self._own_operator = own_operator
         self._lease = lease
         self._contact = contact
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._writer: Writer | None = None
-        self.service = OperatorsService(context.endpoint, seat, lease)
+        self.service = OperatorsService(context.endpoint, own_operator, lease)
         self.switch = Switch(context.endpoint, self.service, contact)
         self.writing: Writing | None = None
         self._last_writer = b""
@@ -80,10 +80,10 @@ class Turns(Feature):
         heard = self.service.writer
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
         if self.writing is not None and self._writer is not None:
-            return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._seat.key), heard=names)
+            return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._own_operator.key), heard=names)
         writer = None if heard is None else peer_name(heard.key)
-        if not self._seat.coming.takes_part:
-            lacking, round_ = self._seat.coming.waits_for()
+        if not self._own_operator.coming.takes_part:
+            lacking, round_ = self._own_operator.coming.waits_for()
             waits_for = tuple(peer_name(key) for key in lacking)
             return AmongOthers(role="newcomer", term=0, writer=writer, heard=names, waits_for=waits_for, from_round=round_)
         return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, writer=writer, heard=names)
@@ -107,7 +107,7 @@ class Turns(Feature):
 
     async def _hear_commits(self) -> None:
         while True:
-            await self._seat.next_commit()
+            await self._own_operator.next_commit()
             self._events.put_nowait(Event.COMMITTED)
 
     async def keep(self) -> None:
@@ -121,13 +121,13 @@ class Turns(Feature):
 
     async def _take_part(self) -> None:
         """Return once this operator takes part: where it begins anew that takes a few rounds."""
-        if self._seat.coming.takes_part:
+        if self._own_operator.coming.takes_part:
             return
         self._context.console.say(
             "this operator begins anew: it follows the log, and takes part once every other one has answered and a few rounds more are in"
         )
-        await self._seat.coming.take_part()
-        self._context.console.say(f"this operator takes part from round {self._seat.log.ledger.round} on")
+        await self._own_operator.coming.take_part()
+        self._context.console.say(f"this operator takes part from round {self._own_operator.log.ledger.round} on")
         self._changed()
 
     async def _watch(self) -> None:
@@ -147,7 +147,7 @@ class Turns(Feature):
             try:
                 while self._lease.is_held and self._contact.is_quorum():
                     try:
-                        await self._write_while_it_lasts(max(term, self._seat.store.memory.promised.term + 1))
+                        await self._write_while_it_lasts(max(term, self._own_operator.store.memory.promised.term + 1))
                     except Deposed as error:  # etcd began anew, with smaller numbers
                         term = error.promised + 1
             finally:
@@ -159,7 +159,7 @@ class Turns(Feature):
         """Finish what is being written."""
         await self.service.follow_no_more()
         await self._lease.give_up()
-        await self._seat.close()
+        await self._own_operator.close()
 
     async def _write_while_it_lasts(self, term: int) -> None:
         """Write until the turn is over.
@@ -168,7 +168,7 @@ class Turns(Feature):
             Deposed: the others listen to a later writer.
             StorageError: the disk failed.
         """
-        writer = Writer(self._seat, term)
+        writer = Writer(self._own_operator, term)
         tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(writer))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -202,9 +202,9 @@ class Turns(Feature):
             self._writer = writer
             context = replace(self._context, endpoint=self.switch)
             self.writing = Writing(context, context.limits.closing(context.manifest), writer)
-            self._last_writer = self._seat.key
+            self._last_writer = self._own_operator.key
             self.switch.another_writes()
-            round_ = self._seat.log.ledger.round
+            round_ = self._own_operator.log.ledger.round
             self._context.console.say(
                 f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept"
             )
@@ -221,7 +221,7 @@ class Turns(Feature):
         while True:
             self._another.clear()
             heard = self.service.writer
-            await self._seat.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
+            await self._own_operator.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
             await within(self._another, AGAIN_S)
 
     async def _hear_writers(self) -> None:
@@ -246,4 +246,4 @@ def among_others(context: RunContext, etcd: Sequence[str]) -> Turns:
     context.guard.check_newest()
     run = context.ledger.run
     lease = Lease(Etcd(etcd), run, context.key)
-    return Turns(context, Seat(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))
+    return Turns(context, OwnOperator(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))

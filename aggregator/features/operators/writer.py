@@ -11,7 +11,7 @@ from typing import Any
 
 from manta_swarm.aggregator.commit.news import OpenRounds
 from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
-from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import (
     ACCEPT,
     BEAT,
@@ -58,11 +58,11 @@ class Deposed(Busy):
 class Writer:
     """One turn's."""
 
-    def __init__(self, seat: Seat, term: int) -> None:
+    def __init__(self, own_operator: OwnOperator, term: int) -> None:
         """Prepare; ``take_over`` begins."""
         self.has_others = True
-        self._seat = seat
-        self.ballot = Ballot(term, seat.key)
+        self._own_operator = own_operator
+        self.ballot = Ballot(term, own_operator.key)
         self._since = 0
         self._one_by_one = asyncio.Lock()
         self._news = asyncio.Event()
@@ -90,53 +90,53 @@ class Writer:
             Unreachable, RemoteFault, UserError: an operator that has more than this one does not give it any more.
             StorageError: the disk failed.
         """
-        seat = self._seat
+        own_operator = self._own_operator
         try:
-            note, own = await seat.promise(self.ballot)
+            note, own = await own_operator.promise(self.ballot)
         except Outdated as error:
             raise Deposed(error.promised) from error
-        takeover = Takeover(self.ballot, len(seat.operators.keys), seat.operators.quorum)
-        notes, promises = {seat.key: note}, dict[PublicKey, Promised]()
-        takeover.add(seat.key, own)
+        takeover = Takeover(self.ballot, len(own_operator.operators.keys), own_operator.operators.quorum)
+        notes, promises = {own_operator.key: note}, dict[PublicKey, Promised]()
+        takeover.add(own_operator.key, own)
 
         async def ask(key: PublicKey) -> None:
-            answer = await seat.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=timeouts.CALL_S, large_answer=True)
+            answer = await own_operator.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=timeouts.CALL_S, large_answer=True)
             said = unpack(Promised, answer, max_bytes=MAX_PROMISED_BYTES)
             if said.later:
                 raise Outdated(said.later)
-            size = seat.operators.signers(said.note).head.size
+            size = own_operator.operators.signers(said.note).head.size
             if size:
-                seat.operators.open(said.note)
-            accepted = tuple([Accepted(offer.ballot, await seat.batch_of(key, offer)) for offer in said.accepted])
+                own_operator.operators.open(said.note)
+            accepted = tuple([Accepted(offer.ballot, await own_operator.batch_of(key, offer)) for offer in said.accepted])
             takeover.add(key, Promise(size, accepted, said.kept))
             notes[key], promises[key] = said.note, said
 
         await self._ask_all(ask, lambda: takeover.is_ready)
         source, longest = takeover.longest()
-        if longest.size > seat.log.head.size:
+        if longest.size > own_operator.log.head.size:
             others = [key for key in promises if key != source]
-            await seat.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
+            await own_operator.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
         elif not longest.size:
-            empty = [note for note in notes.values() if seat.operators.signers(note).head.size == 0]
-            await seat.disk.do(seat.log.count, seat.counted(empty))
+            empty = [note for note in notes.values() if own_operator.operators.signers(note).head.size == 0]
+            await own_operator.disk.do(own_operator.log.count, own_operator.counted(empty))
         self._has_promises.set()
         pending = takeover.to_propose()
-        if pending is not None and pending.first == seat.log.head.size:
+        if pending is not None and pending.first == own_operator.log.head.size:
             logger.info("proposed again entries=%d", len(pending.entries))
-            holders = [key for key in seat.others if key in promises and promises[key].accepted]
-            await self._decide(pending, holders[0] if holders else seat.key)
-        await seat.settled()
-        self._since = seat.log.head.size
+            holders = [key for key in own_operator.others if key in promises and promises[key].accepted]
+            await self._decide(pending, holders[0] if holders else own_operator.key)
+        await own_operator.settled()
+        self._since = own_operator.log.head.size
         return await self._taken_up(takeover)
 
     async def _taken_up(self, takeover: Takeover) -> list[tuple[Kept, bodies.Kept]]:
         """Get the contributions that lack here, and have all of them kept under this ballot."""
-        seat = self._seat
+        own_operator = self._own_operator
         found = []
         for kept, holders in takeover.kept():
-            if kept.round <= seat.log.ledger.round:
+            if kept.round <= own_operator.log.ledger.round:
                 continue
-            stored = await seat.contributions.found(kept, [PublicKey(key) for key in holders if key != seat.key])
+            stored = await own_operator.contributions.found(kept, [PublicKey(key) for key in holders if key != own_operator.key])
             if stored is not None:
                 found.append((Kept(self.ballot, self._since, kept.round, kept.contribution), stored))
             elif takeover.may_have_inclusion_promise(holders):
@@ -163,16 +163,16 @@ class Writer:
             raise NotTaken("another operator writes now: hand it in again") from error
 
     async def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
-        seat = self._seat
-        await seat.contributions.keep(contributions)
-        done = {seat.key}
+        own_operator = self._own_operator
+        await own_operator.contributions.keep(contributions)
+        done = {own_operator.key}
         request = pack(AskKeep(tuple(kept for kept, _ in contributions)))
 
         async def ask(key: PublicKey) -> None:
-            await seat.endpoint.call(key, KEEP, request, timeout_s=timeouts.BODY_S)
+            await own_operator.endpoint.call(key, KEEP, request, timeout_s=timeouts.BODY_S)
             done.add(key)
 
-        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+        await self._ask_all(ask, lambda: len(done) >= own_operator.operators.quorum)
 
     async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
         """Return once verdicts, which are on this operator's disk and may follow its log, are on a quorum's.
@@ -184,15 +184,15 @@ class Writer:
         await self._while_it_lasts(self._keep_verdicts(verdicts))
 
     async def _keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
-        seat = self._seat
-        done = {seat.key}
-        request = seat.verdicts.request(verdicts, self.ballot)
+        own_operator = self._own_operator
+        done = {own_operator.key}
+        request = own_operator.verdicts.request(verdicts, self.ballot)
 
         async def ask(key: PublicKey) -> None:
-            await seat.endpoint.call(key, VERDICTS, request, timeout_s=timeouts.CALL_S)
+            await own_operator.endpoint.call(key, VERDICTS, request, timeout_s=timeouts.CALL_S)
             done.add(key)
 
-        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+        await self._ask_all(ask, lambda: len(done) >= own_operator.operators.quorum)
 
     async def waiting_verdicts(self) -> list[Signed[Verdict]]:
         """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older writer any more.
@@ -206,15 +206,15 @@ class Writer:
         return found
 
     async def _gather_verdicts(self, found: list[Signed[Verdict]]) -> None:
-        seat = self._seat
-        done = {seat.key}
-        await seat.listen_to(self.ballot)
+        own_operator = self._own_operator
+        done = {own_operator.key}
+        await own_operator.listen_to(self.ballot)
 
         async def ask(key: PublicKey) -> None:
-            found.extend(await seat.verdicts.all_of(key, self.ballot))
+            found.extend(await own_operator.verdicts.all_of(key, self.ballot))
             done.add(key)
 
-        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+        await self._ask_all(ask, lambda: len(done) >= own_operator.operators.quorum)
 
     # Batches.
 
@@ -233,11 +233,11 @@ class Writer:
         await self._while_it_lasts(self._commit(entries, after, found))
 
     async def _commit(self, entries: Sequence[bytes], after: Next | None, found: Sequence[Blob]) -> None:
-        log = self._seat.log
+        log = self._own_operator.log
         async with self._one_by_one:
             batch = Batch(log.head.size, tuple(entries), log.root_with(entries))
             if after is not None:
-                self._seat.replays.know(batch, after, found)
+                self._own_operator.replays.know(batch, after, found)
             await self._decide(batch, None)
 
     async def _while_it_lasts(self, work: Coroutine[Any, Any, None]) -> None:
@@ -258,16 +258,16 @@ class Writer:
 
     async def _decide(self, batch: Batch, source: PublicKey | None) -> None:
         """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this writer's own."""
-        seat = self._seat
-        voting = Voting(seat.run, self.ballot, batch, seat.operators.keys, seat.operators.quorum)
+        own_operator = self._own_operator
+        voting = Voting(own_operator.run, self.ballot, batch, own_operator.operators.keys, own_operator.operators.quorum)
         try:
-            voting.add(await seat.accept(self.ballot, batch, source))
+            voting.add(await own_operator.accept(self.ballot, batch, source))
         except Outdated as error:
             raise Deposed(error.promised) from error
-        offer = pack(seat.offer(self.ballot, batch))
+        offer = pack(own_operator.offer(self.ballot, batch))
 
         async def ask_vote(key: PublicKey) -> None:
-            answer = await seat.endpoint.call(key, ACCEPT, offer, timeout_s=timeouts.BODY_S)
+            answer = await own_operator.endpoint.call(key, ACCEPT, offer, timeout_s=timeouts.BODY_S)
             voting.add(unpack(Vote, answer, max_bytes=MAX_SMALL_BYTES))
 
         await self._ask_all(ask_vote, lambda: voting.certificate is not None)
@@ -280,27 +280,27 @@ class Writer:
                 await ask_vote(key)
 
         note = await self._signed(certificate, have_accept)
-        await seat.apply(batch.first, batch.entries, note, is_own=source is None)
-        if seat.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
-            raise Deposed(seat.store.memory.promised.term)
+        await own_operator.apply(batch.first, batch.entries, note, is_own=source is None)
+        if own_operator.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
+            raise Deposed(own_operator.store.memory.promised.term)
         self.tell()
 
     async def _signed(self, certificate: Certificate, have_accept: Callable[[PublicKey], Awaitable[None]]) -> str:
         """Return the note of a decided head, with a quorum's signatures; ``have_accept`` lets one accept the batch that has not."""
-        seat = self._seat
-        notes = {seat.key: await seat.sign(certificate)}
+        own_operator = self._own_operator
+        notes = {own_operator.key: await own_operator.sign(certificate)}
         request = pack(AskSign(certificate))
 
         async def ask(key: PublicKey) -> None:
             await have_accept(key)
-            note = (await seat.endpoint.call(key, SIGN, request, timeout_s=timeouts.CALL_S)).decode()
-            found = seat.operators.signers(note)
+            note = (await own_operator.endpoint.call(key, SIGN, request, timeout_s=timeouts.CALL_S)).decode()
+            found = own_operator.operators.signers(note)
             if (found.head.size, found.head.root, found.keys) != (certificate.size, certificate.root, frozenset({key})):
                 raise EncodingError("the signature of another head, or by others")
             notes[key] = note
 
-        await self._ask_all(ask, lambda: len(notes) >= seat.operators.quorum)
-        return seat.counted(list(notes.values()))
+        await self._ask_all(ask, lambda: len(notes) >= own_operator.operators.quorum)
+        return own_operator.counted(list(notes.values()))
 
     # The others.
 
@@ -316,22 +316,22 @@ class Writer:
         It goes on beside the takeover, once that has the promises that it needs: who is behind accepts and keeps nothing before it has
         what the log has.
         """
-        seat = self._seat
+        own_operator = self._own_operator
         await self._has_promises.wait()
 
         async def beat_to(key: PublicKey) -> None:
             while True:
                 told, news = self._told, self._news
                 try:
-                    request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), seat.log.tree_head))
-                    await seat.endpoint.call(key, BEAT, request, timeout_s=timeouts.PUSH_S)
+                    request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), own_operator.log.tree_head))
+                    await own_operator.endpoint.call(key, BEAT, request, timeout_s=timeouts.PUSH_S)
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)
                 if told == self._told:
                     await within(news, BEAT_S)
 
         async with asyncio.TaskGroup() as tasks:
-            for key in seat.others:
+            for key in own_operator.others:
                 tasks.create_task(beat_to(key))
 
     async def _ask_all(self, ask: Callable[[PublicKey], Awaitable[None]], is_enough: Callable[[], bool]) -> None:
@@ -340,7 +340,7 @@ class Writer:
         Raises:
             Deposed: so many listen to a later writer that it can't be enough.
         """
-        seat = self._seat
+        own_operator = self._own_operator
         later: dict[PublicKey, int] = {}
         changed = asyncio.Event()
 
@@ -366,10 +366,10 @@ class Writer:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
 
-        tasks = [asyncio.create_task(ask_one(key)) for key in seat.others]
+        tasks = [asyncio.create_task(ask_one(key)) for key in own_operator.others]
         try:
             while not is_enough():
-                if len(later) > len(seat.operators.keys) - seat.operators.quorum:
+                if len(later) > len(own_operator.operators.keys) - own_operator.operators.quorum:
                     raise Deposed(max(later.values()))
                 for task in tasks:
                     if task.done():

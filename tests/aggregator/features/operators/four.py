@@ -9,7 +9,7 @@ from typing import Any
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators import verdicts
-from manta_swarm.aggregator.features.operators.seat import Seat
+from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.features.operators.writer import Writer
@@ -70,7 +70,7 @@ class Four:
         self.lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False
         self.network = MemoryNetwork(lost=lambda *call: self.lost(*call))
         self.runs: dict[int, OpenRun] = {}
-        self.seats: dict[int, Seat] = {}
+        self.own_operators: dict[int, OwnOperator] = {}
         self.services: dict[int, OperatorsService] = {}
         self.waiting: dict[int, Waiting] = {}
         self.beating: dict[int, asyncio.Task[None]] = {}
@@ -80,7 +80,7 @@ class Four:
         self.clock = ManualClock()
         self.stopped: list[BaseException] = []
 
-    async def start(self, place: int) -> Seat:
+    async def start(self, place: int) -> OwnOperator:
         """Start one of them, or start it again."""
         directory, identity = self.directory / str(place), FOUR[place]
         if place and not directory.exists():
@@ -95,14 +95,14 @@ class Four:
         context = self.contexts[place] = context_of(run, directory, endpoint, identity, settling=self.settling[place])
         context.broken.told.add_done_callback(lambda told: self.stopped.append(told.result()))
         blob_store, waiting = context.blob_store, context.waiting
-        seat = Seat(context)
-        service = OperatorsService(endpoint, seat, Anybodys())
+        own_operator = OwnOperator(context)
+        service = OperatorsService(endpoint, own_operator, Anybodys())
         await blob_store.serve(endpoint)
         await service.start()
-        self.runs[place], self.seats[place], self.services[place] = run, seat, service
+        self.runs[place], self.own_operators[place], self.services[place] = run, own_operator, service
         self.waiting[place] = waiting
-        self.handing_on[place] = asyncio.create_task(_hand_on(seat, service))
-        return seat
+        self.handing_on[place] = asyncio.create_task(_hand_on(own_operator, service))
+        return own_operator
 
     async def lose(self, place: int) -> None:
         """End one of them, and let all be gone that its disk had but the key; it begins anew with what another one's log has."""
@@ -123,7 +123,7 @@ class Four:
         await self._end_beats(place)
         await _end(self.handing_on.pop(place))
         await self.services[place].follow_no_more()
-        await self.seats[place].close()
+        await self.own_operators[place].close()
         await self.waiting[place].close()
         self.runs[place].log.close()
 
@@ -134,7 +134,7 @@ class Four:
     async def write(self, place: int, term: int) -> tuple[Writer, list[bytes]]:
         """Let one of them take over; return what it found kept."""
         await self._end_beats(place)
-        writer = Writer(self.seats[place], term)
+        writer = Writer(self.own_operators[place], term)
         self.beating[place] = asyncio.create_task(writer.beat(Open()))
         async with asyncio.timeout(60):
             kept = await writer.take_over()
@@ -158,7 +158,7 @@ class Four:
         """Return once these have a round."""
         await until(lambda: all(self.runs[place].log.ledger.round >= round_ for place in places))
         for place in places:
-            await self.seats[place].settled()
+            await self.own_operators[place].settled()
 
     def heads(self, places: Sequence[int]) -> set[tuple[int, bytes, bytes]]:
         """Return the different heads and states that these have."""
@@ -166,9 +166,9 @@ class Four:
         return {(run.log.head.size, run.log.head.root, run.log.ledger.state) for run in runs}
 
 
-async def _hand_on(seat: Seat, service: OperatorsService) -> None:
+async def _hand_on(own_operator: OwnOperator, service: OperatorsService) -> None:
     while True:
-        await seat.verdicts.hand_on(None if service.writer is None else service.writer.ballot)
+        await own_operator.verdicts.hand_on(None if service.writer is None else service.writer.ballot)
         await asyncio.sleep(verdicts.AGAIN_S)
 
 

@@ -37,31 +37,31 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         await commit(four, writer, 0)
         await four.until_all_have(1, range(4))
         await four.lose(3)
-        seat = four.seats[3]
-        assert not seat.coming.takes_part
+        own_operator = four.own_operators[3]
+        assert not own_operator.coming.takes_part
         four.lost = lambda _sender, receiver, method: (method, receiver) == (STANDING, FOUR[2].public_key)
-        coming = asyncio.create_task(seat.coming.take_part())
-        await until(lambda: seat.coming.waits_for()[0] == [FOUR[2].public_key])
-        while four.runs[0].log.ledger.round < seat.coming.waits_for()[1]:
+        coming = asyncio.create_task(own_operator.coming.take_part())
+        await until(lambda: own_operator.coming.waits_for()[0] == [FOUR[2].public_key])
+        while four.runs[0].log.ledger.round < own_operator.coming.waits_for()[1]:
             await commit(four, writer, 0)
         newest = four.runs[0].log.ledger.round
         await four.until_all_have(newest, range(4))
         await four.kill(3)  # and it remembers what it heard
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
-        seat = await four.start(3)
-        assert seat.coming.waits_for() == ([FOUR[2].public_key], newest)
+        own_operator = await four.start(3)
+        assert own_operator.coming.waits_for() == ([FOUR[2].public_key], newest)
         four.lost = lambda *_: False
-        coming = asyncio.create_task(seat.coming.take_part())
-        await until(lambda: not seat.coming.waits_for()[0])
+        coming = asyncio.create_task(own_operator.coming.take_part())
+        await until(lambda: not own_operator.coming.waits_for()[0])
         assert not coming.done()
-        assert not seat.store.memory.accepted
+        assert not own_operator.store.memory.accepted
         with pytest.raises(Unreachable, match="begun anew"):
-            await seat.promise(writer.ballot)
+            await own_operator.promise(writer.ballot)
         asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), STANDING, b"", timeout_s=60)
         with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
             await asking
-        last = seat.coming.waits_for()[1]
+        last = own_operator.coming.waits_for()[1]
         assert last == 5 + 4  # the third was heard after the fifth round
         for round_ in range(6, last + 1):
             assert not coming.done()
@@ -69,8 +69,8 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
             await four.until_all_have(round_, range(4))
         async with asyncio.timeout(60):
             await coming
-        assert seat.coming.takes_part
-        assert seat.store.memory.promised == writer.ballot
+        assert own_operator.coming.takes_part
+        assert own_operator.store.memory.promised == writer.ballot
         await four.kill(1)
         await commit(four, writer, 0)  # not without its vote
         await four.until_all_have(last + 1, (0, 2, 3))

@@ -55,7 +55,7 @@ def has_gone_on(four: Four, place: int) -> bool:
     """Return whether an operator has the writer's log, and the state that it leads to."""
     run, state = four.runs[place], four.runs[place].follower.state
     assert state is not None
-    return run.log.head == four.runs[WRITER].log.head and state.round == run.log.ledger.round and not four.seats[place].store.kept
+    return run.log.head == four.runs[WRITER].log.head and state.round == run.log.ledger.round and not four.own_operators[place].store.kept
 
 
 @pytest.mark.parametrize("dying", [WRITER, FOLLOWER], ids=["the writer", "a fellow"])

@@ -183,7 +183,7 @@ def test_a_writer_that_others_do_not_listen_to_any_more_acknowledges_nothing(tel
             await four.until_all_have(2, range(4))
             signed = good(four.runs[0].log.ledger)
             for place in (1, 2, 3):
-                await four.seats[place].listen_to(Writer(four.seats[3], 2).ballot)
+                await four.own_operators[place].listen_to(Writer(four.own_operators[3], 2).ballot)
             with pytest.raises(Unreachable, match="busy"):
                 await hand_in(four, 0, signed)
             assert all(signed.digest not in four.waiting[place].stored for place in (1, 2, 3))

@@ -64,7 +64,7 @@ def test_a_batch_that_a_quorum_accepted_is_the_next_writers_too_though_nobody_si
         four.lost = lambda _sender, _receiver, method: method == SIGN
         entries, after = four.round_for(0, contributions)
         committing = asyncio.create_task(writer.write(entries, after))
-        await until(lambda: sum(bool(four.seats[place].store.memory.accepted) for place in range(4)) >= 3)
+        await until(lambda: sum(bool(four.own_operators[place].store.memory.accepted) for place in range(4)) >= 3)
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
         await four.kill(0)
@@ -91,7 +91,7 @@ def test_who_is_behind_gets_what_it_lacks_during_the_takeover_that_needs_its_vot
         four.lost = lambda _sender, _receiver, method: method == SIGN
         entries, _ = four.round_for(0, contributions)
         committing = asyncio.create_task(first.write(entries))
-        await until(lambda: all(four.seats[place].store.memory.accepted_at(four.runs[0].log.head.size) for place in (0, 1, 2)))
+        await until(lambda: all(four.own_operators[place].store.memory.accepted_at(four.runs[0].log.head.size) for place in (0, 1, 2)))
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
         await four.kill(0)
@@ -164,11 +164,11 @@ def test_who_got_the_entries_by_another_way_votes_for_them_all_the_same(tell: Te
         log = four.runs[1].log
         batch = Batch(0, tuple(log.entries(0, 100)), log.head.root)
         ballot = Ballot(2, FOUR[2].public_key)
-        vote = await four.seats[1].accept(ballot, batch, FOUR[2].public_key)
+        vote = await four.own_operators[1].accept(ballot, batch, FOUR[2].public_key)
         check_vote(vote, log.ledger.run, ballot, batch.size, batch.root)
-        assert four.seats[1].store.memory.promised == ballot
+        assert four.own_operators[1].store.memory.promised == ballot
         with pytest.raises(NotNext):
-            await four.seats[1].accept(ballot, Batch(0, batch.entries, bytes(32)), FOUR[2].public_key)
+            await four.own_operators[1].accept(ballot, Batch(0, batch.entries, bytes(32)), FOUR[2].public_key)
 
     tell(story)
 
@@ -180,10 +180,10 @@ def test_a_commit_that_a_later_writers_word_overtakes_is_done_once(tell: Tell) -
         await first.store([(1, one.kept) for one in contributions])
         await four.commit(first, 0, contributions)
         await four.until_all_have(1, (1, 2))
-        log, seat = four.runs[1].log, four.seats[3]
+        log, own_operator = four.runs[1].log, four.own_operators[3]
         entries, note = log.entries(0, 100), log.tree_head
         # By the beat that tells it, and twice beside that.
-        await asyncio.gather(seat.go_on_to(note, FOUR[1].public_key), *(seat.apply(0, entries, note) for _ in range(2)))
+        await asyncio.gather(own_operator.go_on_to(note, FOUR[1].public_key), *(own_operator.apply(0, entries, note) for _ in range(2)))
         assert four.heads((1, 3)) == {(log.head.size, log.head.root, log.ledger.state)}
         assert four.runs[3].follower.state is not None
         assert four.runs[3].follower.state.round == 1
@@ -199,7 +199,7 @@ def test_a_takeover_that_does_not_get_what_has_a_inclusion_promise_comes_to_noth
         await first.store([(1, with_inclusion_promise.kept)])
         four.lost = lambda _sender, receiver, method: method == KEEP and receiver != FOUR[1].public_key
         keeping = asyncio.create_task(first.store([(1, without.kept)]))  # by two of four
-        await until(lambda: len(four.seats[1].contributions.held) == 2)
+        await until(lambda: len(four.own_operators[1].contributions.held) == 2)
         first.end()
         with pytest.raises(NotTaken):
             await keeping
@@ -226,7 +226,7 @@ def test_an_old_writer_gets_no_inclusion_promise_and_no_commit_any_more(tell: Te
         with pytest.raises(Deposed):
             await old.write(entries, after)
         with pytest.raises(Deposed):
-            await Writer(four.seats[0], 1).take_over()
+            await Writer(four.own_operators[0], 1).take_over()
         await new.store([(1, one.kept) for one in contributions])
         await four.commit(new, 1, contributions)
         await four.until_all_have(1, (0, 1, 2, 3))
@@ -246,7 +246,7 @@ def test_a_round_that_does_not_come_to_what_its_writer_says_is_accepted_by_nobod
         assert not done
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
-        assert all(four.seats[place].store.memory.accepted == () for place in (1, 2, 3))
+        assert all(four.own_operators[place].store.memory.accepted == () for place in (1, 2, 3))
         assert four.heads((1, 2, 3)) == {(0, four.runs[1].log.head.root, four.runs[1].log.ledger.state)}
 
     tell(story)
@@ -265,7 +265,7 @@ def test_nobody_but_the_runs_operators_is_answered_and_none_of_them_in_anothers_
         for rubbish in (b"", b"\x80", ask + b"\x00", bytes(5000)):
             with pytest.raises(Refused):
                 await other.call(FOUR[0].public_key, PROMISE, rubbish, timeout_s=10)
-        assert four.seats[0].store.memory.promised.term == 0
+        assert four.own_operators[0].store.memory.promised.term == 0
 
     tell(story)
 
@@ -277,7 +277,7 @@ def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_inclusion
         old, _ = await four.write(0, 1)
         four.lost = lambda sender, _receiver, method: method == KEEP and sender == FOUR[0].public_key
         keeping = asyncio.create_task(old.store([(1, without.kept)]))
-        await until(lambda: bool(four.seats[0].contributions.held))
+        await until(lambda: bool(four.own_operators[0].contributions.held))
         old.end()
         with pytest.raises(NotTaken):
             await keeping

@@ -59,7 +59,7 @@ class Offer:
             raise ValueError("a batch without entries, or out of range")
 
 
-class Seat:
+class OwnOperator:
     """One operator's."""
 
     def __init__(self, context: RunContext) -> None:
