@@ -133,7 +133,7 @@ class Session:
         self._news.committed()
         self._announcing.committed()
         for feature in self.features:
-            feature.on_committed(is_writer=self._keeper.writing is not None)
+            feature.on_committed(is_leader=self._keeper.writing is not None)
         self.context.settling.look()
         if ledger.manifest.is_audited and ledger.settled:
             self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
@@ -174,8 +174,8 @@ class Session:
             StorageError: the disk failed.
         """
         if self._keeper.writing is None:
-            writer = self._keeper.writer
-            raise LedgerError("no operator writes now: try again" if writer is None else f"operator {writer} writes now: type it there")
+            leader = self._keeper.leader
+            raise LedgerError("no operator writes now: try again" if leader is None else f"operator {leader} writes now: type it there")
         await self._keeper.writing.admissions.revoke(what, target)
 
     # Its end.

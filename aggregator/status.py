@@ -91,9 +91,9 @@ class OwnQuality(_Part):
 class AmongOthers(_Part):
     """Where an operator stands among several."""
 
-    role: str  # "writer" | "fellow" | "newcomer"
+    role: str  # "leader" | "follower" | "newcomer"
     term: int
-    writer: str | None  # None: it hears nobody who is
+    leader: str | None  # None: it hears nobody who is
     heard: tuple[str, ...]  # the others
     waits_for: tuple[str, ...] = ()  # of a newcomer: those that have not answered yet
     from_round: int = 0  # and the round with which it takes part once they have

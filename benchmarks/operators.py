@@ -3,13 +3,13 @@
     python benchmarks/operators.py --times 200
     python benchmarks/operators.py --times 200 --namespaces
 
-Each time it is the writer, or sometimes a fellow. It is ended by SIGKILL, and started again once the others go on; or it stands still by
-SIGSTOP for 10 s: longer than its lease, so that it wakes up as a writer that others have replaced. With --namespaces (Linux, root) each
+Each time it is the leader, or sometimes a follower. It is ended by SIGKILL, and started again once the others go on; or it stands still by
+SIGSTOP for 10 s: longer than its lease, so that it wakes up as a leader that others have replaced. With --namespaces (Linux, root) each
 operator, etcd and peer is on a host of its own, and a line may be cut silently in both directions for 15 s: that of the operator
 to everybody; of the operator and its etcd together; to the other operators only, while it reaches etcd and the peers; or to etcd only.
 
 Counted: inclusion promises that were not kept, as the peers themselves find them out; operators' logs that are no prefix of each other; and
-the time from each fault to the next commit that the others know: where the writer failed, the first under another one's turn. The next
+the time from each fault to the next commit that the others know: where the leader failed, the first under another one's turn. The next
 fault comes once all hear each other again: two at a time are more than four operators can bear. Everything runs on this computer, so the
 times are those of a busy one.
 """
@@ -91,13 +91,13 @@ def faults_of(programs: OperatorPrograms) -> list[Fault]:
 
 def fail(programs: OperatorPrograms, faults: Sequence[Fault], rng: random.Random) -> Seen:
     """Let one operator fail, and see what comes of it."""
-    writer = programs.wait_for_writer()
-    place = writer if rng.random() < 0.8 else rng.choice([each for each in programs.at_work() if each != writer])
+    leader = programs.wait_for_leader()
+    place = leader if rng.random() < 0.8 else rng.choice([each for each in programs.at_work() if each != leader])
     others = [each for each in programs.at_work() if each != place]
     (fault,) = rng.choices(faults, [each.share for each in faults])
     begun = time.monotonic()
     fault.begin(place)
-    programs.wait_until(lambda: programs.writer(others) is not None, "one of the others writes")
+    programs.wait_until(lambda: programs.leader(others) is not None, "one of the others writes")
     taken_s, before = time.monotonic() - begun, programs.round(others)
     programs.wait_until(lambda: programs.round(others) > before, "the others commit")
     commit_s = time.monotonic() - begun
@@ -106,7 +106,7 @@ def fail(programs: OperatorPrograms, faults: Sequence[Fault], rng: random.Random
     fault.end(place)
     programs.wait_until(lambda: programs.round([place]) >= newest, "it has what it missed")
     programs.wait_until(programs.hear_each_other, "all operators hear each other")
-    return Seen(f"{'writer' if place == writer else 'fellow'} {fault.name}", taken_s, commit_s, time.monotonic() - ended)
+    return Seen(f"{'leader' if place == leader else 'fellow'} {fault.name}", taken_s, commit_s, time.monotonic() - ended)
 
 
 @contextlib.contextmanager

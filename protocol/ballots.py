@@ -1,14 +1,14 @@
-"""How several operators agree on what a log says next, whoever of them dies: what each must remember, and what a writer may propose.
+"""How several operators agree on what a log says next, whoever of them dies: what each must remember, and what a leader may propose.
 
-One operator writes at a time, under a *ballot*: a term, which only grows, and the writer's key. Before it writes it has the *promise* of a
+One operator writes at a time, under a *ballot*: a term, which only grows, and the leader's key. Before it writes it has the *promise* of a
 quorum that no older ballot is listened to any more; each promises with what it has accepted and kept so far. A *batch* of entries is
 decided once a quorum has accepted it under one ballot; their signatures are its *certificate*, and only who holds one signs the root after
 the batch. Once a quorum has signed, that head counts, and the batch is in the log. (Single-decree Paxos for each place in the log,
 Lamport, "Paxos Made Simple", 2001; the quorum is the manifest's.)
 
-Why nothing is lost: any two quorums have an operator in common. So a new writer hears of every batch that may have been decided, and
+Why nothing is lost: any two quorums have an operator in common. So a new leader hears of every batch that may have been decided, and
 proposes it again; and of every contribution that has an inclusion promise, for a quorum *keeps* each before its inclusion promise is given.
-A contribution is kept by a writer only once nothing was left to be proposed again: what was accepted under an older ballot than that can't
+A contribution is kept by a leader only once nothing was left to be proposed again: what was accepted under an older ballot than that can't
 have been decided.
 
 Nothing here believes a clock, or a lease. That one operator signs no two roots of a size holds by itself (``aggregator.log``).
@@ -31,10 +31,10 @@ _KIND = "acceptance"
 
 
 class Outdated(RemoteFault):
-    """A writer's ballot is older than one that was promised; ``promised`` is that one's term."""
+    """A leader's ballot is older than one that was promised; ``promised`` is that one's term."""
 
     def __init__(self, promised: int) -> None:
-        super().__init__(f"a writer of a later term, {promised}, was promised to be listened to")
+        super().__init__(f"a leader of a later term, {promised}, was promised to be listened to")
         self.promised = promised
 
 
@@ -52,14 +52,14 @@ class Forked(RemoteFault):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ballot:
-    """Under what a writer writes: the greater one counts."""
+    """Under what a leader writes: the greater one counts."""
 
     term: int
-    writer: bytes  # its key; empty: none
+    leader: bytes  # its key; empty: none
 
     def __post_init__(self) -> None:
-        if not 0 <= self.term < MAX_TERM or len(self.writer) not in (0, 32):
-            raise ValueError("no ballot of a writer")
+        if not 0 <= self.term < MAX_TERM or len(self.leader) not in (0, 32):
+            raise ValueError("no ballot of a leader")
 
 
 NOBODY = Ballot(0, b"")
@@ -96,7 +96,7 @@ class Vote:
 class _Acceptance:
     run: bytes
     term: int
-    writer: bytes
+    leader: bytes
     size: int
     root: bytes
 
@@ -116,7 +116,7 @@ def check_vote(vote: Vote, run: bytes, ballot: Ballot, size: int, root: bytes) -
 
 
 def _payload(run: bytes, ballot: Ballot, size: int, root: bytes) -> bytes:
-    return pack(_Acceptance(run, ballot.term, ballot.writer, size, root))
+    return pack(_Acceptance(run, ballot.term, ballot.leader, size, root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Accepted:
 class Kept:
     """A contribution that is on an operator's disk: the round that it counts in, and under which ballot it was kept.
 
-    ``since`` is how long the log was when that ballot's writer had proposed again all that may have been decided: of what was accepted
+    ``since`` is how long the log was when that ballot's leader had proposed again all that may have been decided: of what was accepted
     from there on under an older ballot nothing was decided, or ever is.
     """
 
@@ -241,7 +241,7 @@ class Promise:
 
 
 class Takeover:
-    """What a new writer finds out before it writes: collects the promises of a quorum, its own among them."""
+    """What a new leader finds out before it writes: collects the promises of a quorum, its own among them."""
 
     def __init__(self, ballot: Ballot, num_operators: int, quorum: int) -> None:
         """Have nobody's yet."""
@@ -260,7 +260,7 @@ class Takeover:
         return len(self._promises) >= self._quorum
 
     def longest(self) -> tuple[bytes, Promise]:
-        """Return whose log is the longest, and its promise: the new writer needs what that one has."""
+        """Return whose log is the longest, and its promise: the new leader needs what that one has."""
         return max(self._promises.items(), key=lambda each: each[1].size)
 
     def to_propose(self) -> Batch | None:
@@ -269,7 +269,7 @@ class Takeover:
         promises = self._promises.values()
         found = [each for promise in promises for each in promise.accepted if each.batch.first == longest.size]
         newest = max(found, key=lambda each: each.ballot, default=None)
-        # Proposing what was accepted before somebody wrote here would leave out of its round what that writer gave inclusion promises for.
+        # Proposing what was accepted before somebody wrote here would leave out of its round what that leader gave inclusion promises for.
         kept = [kept for promise in promises for kept in promise.kept if kept.since <= longest.size]
         since = max((each.ballot for each in kept), default=NOBODY)
         return None if newest is None or newest.ballot < since else newest.batch
@@ -281,8 +281,8 @@ class Takeover:
     def kept(self) -> list[tuple[Kept, tuple[bytes, ...]]]:
         """Return all contributions that are kept, by the newest ballot first, each with the operators that have it for its round.
 
-        Of two that exclude each other the one that comes first may have an inclusion promise. One that writers kept for several rounds
-        comes once, as its newest ballot has it: had an older writer's an inclusion promise, the newer writer had taken that up. Old rounds
+        Of two that exclude each other the one that comes first may have an inclusion promise. One that leaders kept for several rounds
+        comes once, as its newest ballot has it: had an older leader's an inclusion promise, the newer leader had taken that up. Old rounds
         may be among it.
         """
         newest: dict[bytes, Kept] = {}

@@ -72,14 +72,14 @@ def _lines(status: "AggregatorStatus", *, is_running: bool) -> Iterator[str]:
 
 def _role(one: "AmongOthers") -> str:
     """Return where an operator stands among several."""
-    if one.role == "writer":
+    if one.role == "leader":
         return f"writes, term {one.term}"
     if one.role == "newcomer":
         when = f"once {', '.join(one.waits_for)} answered" if one.waits_for else f"once round {one.from_round} is in"
         return f"begins anew, and takes part {when}"
-    if one.writer is None:
+    if one.leader is None:
         return "does not write, and hears nobody who does"
-    return f"does not write; {one.writer} does, term {one.term}"
+    return f"does not write; {one.leader} does, term {one.term}"
 
 
 @click.command()

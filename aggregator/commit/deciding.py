@@ -1,6 +1,6 @@
 """How an operator's entries come to be decided, and what has to be safe before anything is acknowledged: alone, on its own disk.
 
-With several operators it takes a quorum of them (``aggregator.features.operators.writer``).
+With several operators it takes a quorum of them (``aggregator.features.operators.leader``).
 """
 
 from collections.abc import Sequence
@@ -68,12 +68,12 @@ class LoneDecider:
         """Write to ``log``, and to ``bodies`` beside it: each has a thread of its own."""
         self._log = log
         self._bodies = bodies
-        self._writer = Worker("log")
+        self._leader = Worker("log")
         self._disk = Worker("bodies")
 
     async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
         """See ``Decider``."""
-        await self._writer.do(self._log.commit, entries)
+        await self._leader.do(self._log.commit, entries)
 
     async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
         """See ``Decider``."""
@@ -88,5 +88,5 @@ class LoneDecider:
 
     def close(self) -> None:
         """Finish what is being written."""
-        self._writer.close()
+        self._leader.close()
         self._disk.close()

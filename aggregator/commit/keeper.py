@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.protocol.signing import peer_name
 
@@ -24,11 +24,11 @@ class Keeper(Protocol):
     """Has rounds committed to a run's log, by this operator or by others."""
 
     @property
-    def writing(self) -> Writing | None:
+    def writing(self) -> Leading | None:
         """The services of who writes, while that is this operator."""
 
     @property
-    def writer(self) -> str | None:
+    def leader(self) -> str | None:
         """The name of the operator that writes; None: nobody that is known."""
 
     def left_ms(self, now: int) -> int:
@@ -62,8 +62,8 @@ class LoneKeeper:
         """Prepare; ``start`` and ``keep`` answer from then on."""
         self._context = context
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self.writing = Writing(context, context.limits.closing(context.manifest), LoneDecider(context.log, context.bodies))
-        self.writer = peer_name(context.key)
+        self.writing = Leading(context, context.limits.closing(context.manifest), LoneDecider(context.log, context.bodies))
+        self.leader = peer_name(context.key)
 
     def left_ms(self, now: int) -> int:
         """See ``Keeper``."""

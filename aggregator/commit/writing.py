@@ -1,4 +1,4 @@
-"""All by which a log takes contributions and commits rounds, put together: what an operator has while it writes, and a fellow has not."""
+"""All by which a log takes contributions and commits rounds, put together: what an operator has while it writes, and a follower has not."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,8 +14,8 @@ from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.signing import PublicKey
 
 
-class Writing:
-    """The writer's services, and the rounds that they serve."""
+class Leading:
+    """The leader's services, and the rounds that they serve."""
 
     def __init__(self, context: RunContext, closing: Closing, decider: Decider) -> None:
         """Prepare; ``open`` and ``rounds`` answer from then on.

@@ -1,6 +1,6 @@
 """Why the log refuses a header or a body, counted by who brought it.
 
-Where there are several operators, one passes on to the writer what peers brought it, and names the key that did. That is its word alone:
+Where there are several operators, one passes on to the leader what peers brought it, and names the key that did. That is its word alone:
 nothing proves it. So what comes to nothing then counts against that key by way of that operator. Whoever comes itself, or by way of
 another operator, has nothing of it; nor has the operator, for anybody may bring it anything.
 """

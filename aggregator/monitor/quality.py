@@ -1,6 +1,6 @@
 """How good a few subnets were after some rounds: the evaluator's file DIR/monitor/quality.jsonl, a line each, and curves of it.
 
-Whoever reads takes whole lines only, so a writer that was killed in the middle of one disturbs nobody.
+Whoever reads takes whole lines only, so a leader that was killed in the middle of one disturbs nobody.
 """
 
 from collections.abc import Sequence

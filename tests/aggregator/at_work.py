@@ -11,7 +11,7 @@ import pytest
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.commit.settling import Settling
-from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, HandedIn, HeaderAnswer, LogClient
@@ -43,7 +43,7 @@ class Aggregator:
         self.context = context_of(self.run, directory, endpoint, OPERATOR, settling=settling, clock=clock)
         self.blob_store, self.waiting, weights = self.context.blob_store, self.context.waiting, self.context.weights
         self.closing = Closing(manifest.exchange.max_rows)
-        self.writing = Writing(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
+        self.writing = Leading(self.context, self.closing, LoneDecider(self.run.log, self.run.bodies))
         self.commits, self.intake, self.verdicts = self.writing.commits, self.writing.intake, self.writing.verdicts
         self.news = FeedService(endpoint, self.run.log, self.closing, weights, clock)
         self._endpoint = endpoint

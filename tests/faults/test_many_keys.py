@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.news import FeedService
 from manta_swarm.aggregator.commit.weights import Weights
-from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.intake import Intake
@@ -86,7 +86,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         with run.log as log:
             context = context_of(run, directory, endpoint, OPERATOR)
             news = FeedService(endpoint, log, closing, context.weights)
-            writing = Writing(context, closing, LoneDecider(log, run.bodies))
+            writing = Leading(context, closing, LoneDecider(log, run.bodies))
             await writing.begin()
             await news.start()
 

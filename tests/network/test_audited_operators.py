@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(1200)
-def test_audits_admissions_and_accounts_outlive_the_writer_and_a_liar_takes_nothing(tmp_path: Path) -> None:
+def test_audits_admissions_and_accounts_outlive_the_leader_and_a_liar_takes_nothing(tmp_path: Path) -> None:
     auditors = [auditor_in(tmp_path / name_of(place)) for place in range(3)] + [auditor_in(tmp_path / LIAR)]
     trust = TrustSection(
         mode="audited",
@@ -59,10 +59,10 @@ def test_audits_admissions_and_accounts_outlive_the_writer_and_a_liar_takes_noth
         programs.wait_until(lambda: counted(programs, *MACHINES, "guest"), "all of them count in a round")
         programs.wait_until(lambda: verdicts_at(programs, 3) > 0, "somebody judges, also as the last operator knows it")
 
-        killed = programs.wait_for_writer()
+        killed = programs.wait_for_leader()
         programs.kill(name_of(killed))
-        programs.wait_until(lambda: programs.writer() not in (None, killed), "another operator writes")
-        fellow = next(place for place in programs.at_work() if place != programs.wait_for_writer())
+        programs.wait_until(lambda: programs.leader() not in (None, killed), "another operator writes")
+        fellow = next(place for place in programs.at_work() if place != programs.wait_for_leader())
         programs.start_cheat("cheat", "noise", "--invitation", invitation, at=name_of(fellow))
         programs.expect_end("cheat")
         programs.expect_end("guest")
@@ -127,7 +127,7 @@ def invited(directory: Path, keys: int) -> str:
 
 def taken_back(programs: OperatorPrograms, name: str) -> bool:
     """Take back, as the operator that writes now, what let a peer in; False: another one writes by then."""
-    words = ("revoke", "--dir", programs.directory / name_of(programs.wait_for_writer()), "--peer", programs.status(name)["peer"])
+    words = ("revoke", "--dir", programs.directory / name_of(programs.wait_for_leader()), "--peer", programs.status(name)["peer"])
     out = typed(aggregator_main, *words)
     assert out.exit_code == 0 or "writes now" in out.errors, out.errors
     return out.exit_code == 0

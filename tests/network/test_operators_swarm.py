@@ -1,4 +1,4 @@
-"""Four real operators of one run, with a real etcd: the writer is killed, a second one too, and both come back."""
+"""Four real operators of one run, with a real etcd: the leader is killed, a second one too, and both come back."""
 
 import shutil
 import signal
@@ -27,24 +27,24 @@ def begin(programs: OperatorPrograms) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_rounds_go_on_without_the_writer_stop_without_a_quorum_and_nothing_promised_is_lost(tmp_path: Path) -> None:
+def test_rounds_go_on_without_the_leader_stop_without_a_quorum_and_nothing_promised_is_lost(tmp_path: Path) -> None:
     config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0)
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         begin(programs)
 
-        writer = programs.wait_for_writer()
-        programs.kill(name_of(writer))
-        others = [place for place in range(4) if place != writer]
+        leader = programs.wait_for_leader()
+        programs.kill(name_of(leader))
+        others = [place for place in range(4) if place != leader]
         before = programs.round(others)
-        programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on under another writer")
+        programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on under another leader")
 
-        second = programs.wait_for_writer()
+        second = programs.wait_for_leader()
         programs.kill(name_of(second))
         minority = [place for place in others if place != second]
-        programs.wait_until(lambda: all(programs.standing(place).get("writer") is None for place in minority), "nobody writes")
+        programs.wait_until(lambda: all(programs.standing(place).get("leader") is None for place in minority), "nobody writes")
         stopped = programs.round(minority)
-        programs.start_operator(writer)  # which lacks what was decided without it
-        programs.wait_until(lambda: programs.round([writer]) >= stopped + 2, "the one that was killed first has what it missed")
+        programs.start_operator(leader)  # which lacks what was decided without it
+        programs.wait_until(lambda: programs.round([leader]) >= stopped + 2, "the one that was killed first has what it missed")
         programs.start_operator(second)
         programs.wait_until(lambda: programs.round([second]) >= stopped + 2, "and the other one")
 
@@ -73,7 +73,7 @@ def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         begin(programs)
 
-        lost = programs.wait_for_writer()
+        lost = programs.wait_for_leader()
         programs.kill(name_of(lost))
         folder = tmp_path / name_of(lost)
         key = (folder / IDENTITY).read_bytes()
@@ -86,10 +86,10 @@ def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_
         programs.wait_until(lambda: programs.round(others) > before, "rounds go on without it")
         programs.start_operator(lost)
         programs.wait_until(lambda: programs.standing(lost).get("role") == "newcomer", "it begins anew")
-        programs.wait_until(lambda: programs.standing(lost).get("role") in ("fellow", "writer"), "it takes part")
+        programs.wait_until(lambda: programs.standing(lost).get("role") in ("fellow", "leader"), "it takes part")
         assert "this operator takes part from round" in programs.log(name_of(lost))
 
-        gone = next(place for place in others if programs.standing(place).get("role") != "writer")
+        gone = next(place for place in others if programs.standing(place).get("role") != "leader")
         programs.kill(name_of(gone))
         before = programs.round(others)
         programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on with its vote")

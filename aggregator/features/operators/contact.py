@@ -1,6 +1,6 @@
 """Which of the other operators are there: each is called again and again, and looked for where it was seen last.
 
-Only who hears so many that they are a quorum with it may take a turn, and a writer that hears fewer gives its turn up: where lines are cut
+Only who hears so many that they are a quorum with it may take a turn, and a leader that hears fewer gives its turn up: where lines are cut
 between operators, but not to etcd, somebody else writes who can.
 
 DIR/operators/addresses.json   where the others were seen last: an operator that was away finds them by itself

@@ -78,7 +78,7 @@ class Contributions:
         return contribution_from(await borrow(self._endpoint, key, digest, self.max_lent_bytes), digest, self._body_bytes)
 
     async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
-        """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
+        """Return the contributions of a table, those that lack got from the leader; all of them are on the disk then."""
         found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
         for digest in [one.contribution for one in listed]:
             held = self.held.get(digest)

@@ -1,11 +1,11 @@
-"""What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
-The writer believes that name as far as ``aggregator.intake.refusals`` says.
+"""What a run's peers bring to any of its operators: the leader takes it, a follower passes it on to the leader, naming who brought it.
+The leader believes that name as far as ``aggregator.intake.refusals`` says.
 
-Where the writer dies or falls silent meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for
+Where the leader dies or falls silent meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for
 an operator while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others
 says so.
 
-``Switch`` is an endpoint for the services of a writer: their handlers are asked while this operator writes, whoever was called.
+``Switch`` is an endpoint for the services of a leader: their handlers are asked while this operator writes, whoever was called.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MAX_FORWARDED_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """A peer's call, passed on to the writer."""
+    """A peer's call, passed on to the leader."""
 
     caller: bytes
     method: str
@@ -47,11 +47,11 @@ _LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
-class Writers(Protocol):
+class Leaders(Protocol):
     """Knows the run's operators (``aggregator.features.operators.service``)."""
 
     @property
-    def writer_key(self) -> PublicKey | None:
+    def leader_key(self) -> PublicKey | None:
         """The key of the one that writes; None: nobody that is known."""
 
     def among_operators(self, handler: Handler) -> Handler:
@@ -61,7 +61,7 @@ class Writers(Protocol):
 class Switch(Through):
     """Implements ``network.rpc.Endpoint``."""
 
-    def __init__(self, endpoint: Endpoint, operators: Writers, contact: Contact) -> None:
+    def __init__(self, endpoint: Endpoint, operators: Leaders, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:
@@ -82,9 +82,9 @@ class Switch(Through):
         await self._endpoint.serve(FORWARD, self._operators.among_operators(self._on_forward))
 
     async def serve(self, method: str, handler: Handler) -> None:
-        """Have what comes for the writer answered by ``handler`` from now on, until ``forget``."""
+        """Have what comes for the leader answered by ``handler`` from now on, until ``forget``."""
         if method not in FORWARDED:
-            raise ValueError(f"{method} is not passed on to a writer")
+            raise ValueError(f"{method} is not passed on to a leader")
         self._handlers[method] = handler
         self.another_writes()
 
@@ -125,18 +125,18 @@ class Switch(Through):
         """
         if method in self._handlers:
             return await self._handlers[method](caller, request)
-        writer = self._operators.writer_key
-        if writer is None or writer == self.key:
+        leader = self._operators.leader_key
+        if leader is None or leader == self.key:
             raise Busy("no operator writes just now")
         forwarded = pack(Forwarded(caller, method, request))
         if len(forwarded) > MAX_MESSAGE_BYTES:
             raise EncodingError("too long a request to be passed on")
         timeout_s = timeouts.BODY_S if method == "body" else timeouts.CALL_S
-        calling = asyncio.create_task(self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s))
+        calling = asyncio.create_task(self._endpoint.call(leader, FORWARD, forwarded, timeout_s=timeout_s))
         over = asyncio.create_task(another.wait())
         try:
             while not calling.done() and not over.done():
-                if writer != self._operators.writer_key or not self._contact.is_quorum():
+                if leader != self._operators.leader_key or not self._contact.is_quorum():
                     raise Busy("the operator that writes is not heard any more")
                 await asyncio.wait((calling, over), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             return await calling if calling.done() else None

@@ -26,9 +26,9 @@ class Lease:
     """One operator's turn."""
 
     def __init__(self, etcd: Etcd, run: bytes, operator: bytes, *, ttl_s: int = TTL_S, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Have no turn yet. Where ``clock`` stands still, as while a computer sleeps, a writer sees its turn end late."""
+        """Have no turn yet. Where ``clock`` stands still, as while a computer sleeps, a leader sees its turn end late."""
         self._etcd = etcd
-        self._key = f"manta/{run.hex()}/writer"
+        self._key = f"manta/{run.hex()}/leader"
         self._operator = operator
         self._ttl_s = ttl_s
         self._clock = clock

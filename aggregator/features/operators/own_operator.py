@@ -1,6 +1,6 @@
 """One operator's seat among several: what it has accepted, signed and keeps, and its copy of the run, which goes on as the log does.
 
-It may be the writer's or a fellow's; a fellow can become the writer at any moment. What a batch says is computed again here before it is
+It may be the leader's or a follower's; a follower can become the leader at any moment. What a batch says is computed again here before it is
 accepted (``protocol.ballots`` has the rules). What others ask is answered by ``aggregator.features.operators.service``.
 """
 
@@ -180,7 +180,7 @@ class OwnOperator:
         return batch
 
     async def accept(self, ballot: Ballot, batch: Batch, source: PublicKey | None) -> Vote:
-        """Accept a batch that is good, and return the vote; its writer ``source`` has the bodies that lack. None: it is this one's own.
+        """Accept a batch that is good, and return the vote; its leader ``source`` has the bodies that lack. None: it is this one's own.
 
         Raises:
             Outdated, NotNext: it may not be accepted now.
@@ -200,7 +200,7 @@ class OwnOperator:
 
     def _accept(self, ballot: Ballot, batch: Batch) -> None:
         memory = self.store.memory
-        # What counts already is voted for again: a writer may have to propose it that does not have it yet.
+        # What counts already is voted for again: a leader may have to propose it that does not have it yet.
         is_in_log = self._is_in_log(batch.size, batch.root)
         self.store.remember(memory.listening_to(ballot) if is_in_log else memory.accepting(ballot, batch, self.log.head.size))
 
@@ -305,7 +305,7 @@ class OwnOperator:
             first: how long the log is before them; where it has gone on since, by another way, nothing is done.
             entries: after those.
             note: of the head after them.
-            is_own: they are of the writer here, which then does the rest of a commit itself.
+            is_own: they are of the leader here, which then does the rest of a commit itself.
 
         Raises:
             RemoteFault: they may not follow the log.

@@ -38,8 +38,8 @@ class Replays:
         self.compute = Worker("replays")  # only computes, or reads
         self._last: Replayed | None = None
 
-    async def check(self, batch: Batch, contributions: Contributions, writer: PublicKey) -> None:
-        """Compute again what a batch of the operator ``writer`` says; ``contributions`` has those of its table.
+    async def check(self, batch: Batch, contributions: Contributions, leader: PublicKey) -> None:
+        """Compute again what a batch of the operator ``leader`` says; ``contributions`` has those of its table.
 
         Raises:
             RemoteFault: it says something else, or may not follow the log.
@@ -52,14 +52,14 @@ class Replays:
             return
         listed = ledger.table_at(ledger.round)
         assert listed is not None
-        found = await contributions.of_table(listed, ledger.round, writer)
+        found = await contributions.of_table(listed, ledger.round, leader)
         blobs, parsed = await self.compute.do(self._parsed, listed, found)
         after = await self.compute.do(self._follower.follow, base, listed, parsed)
         entry = ledger.newest
         assert entry is not None
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
         if (after.mean.root, weights_root(after.weighed), after.blob.root, after.outcome.thresholds, after.outcome.min_exponent) != said:
-            raise EncodingError(f"round {entry.round} does not come to what its writer says")
+            raise EncodingError(f"round {entry.round} does not come to what its leader says")
         self.know(batch, after, blobs)
 
     def know(self, batch: Batch, after: Next, found: Sequence[Blob]) -> None:

@@ -79,7 +79,7 @@ class AskSign:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The writer's word that it writes, and where the run stands."""
+    """The leader's word that it writes, and where the run stands."""
 
     ballot: Ballot
     left_ms: int  # how long headers for the open round still have
@@ -90,7 +90,7 @@ class Beat:
             raise ValueError("a beat of no time, or of too long a note")
 
 
-SILENT_S = 5.0  # who was not heard for so long is not taken for the writer any more
+SILENT_S = 5.0  # who was not heard for so long is not taken for the leader any more
 
 logger = logging.getLogger("manta.operators")
 
@@ -101,7 +101,7 @@ class NoOperator(RemoteFault):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The writer, as it was heard last."""
+    """The leader, as it was heard last."""
 
     ballot: Ballot
     at_s: float
@@ -109,8 +109,8 @@ class Heard:
 
     @property
     def key(self) -> PublicKey:
-        """The writer's."""
-        return PublicKey(self.ballot.writer)
+        """The leader's."""
+        return PublicKey(self.ballot.leader)
 
 
 class OperatorsService:
@@ -141,26 +141,26 @@ class OperatorsService:
         self._source: PublicKey | None = None  # whom that asks
 
     @property
-    def writer(self) -> Heard | None:
-        """The writer, if it was heard lately."""
+    def leader(self) -> Heard | None:
+        """The leader, if it was heard lately."""
         heard = self._heard
         return None if heard is None or self._clock.now_s() - heard.at_s > SILENT_S else heard
 
     @property
-    def writer_key(self) -> PublicKey | None:
-        """The writer's key, if it was heard lately."""
-        return None if self.writer is None else self.writer.key
+    def leader_key(self) -> PublicKey | None:
+        """The leader's key, if it was heard lately."""
+        return None if self.leader is None else self.leader.key
 
     async def next_heard(self) -> Heard:
-        """Return the writer once it is heard again."""
+        """Return the leader once it is heard again."""
         await self._was_heard.wait()
         self._was_heard.clear()
         assert self._heard is not None
         return self._heard
 
     def left_ms(self) -> int:
-        """Return how long headers for the open round still have, as the writer said last."""
-        heard = self.writer
+        """Return how long headers for the open round still have, as the leader said last."""
+        heard = self.leader
         return 0 if heard is None else max(0, heard.left_ms - int(1000 * (self._clock.now_s() - heard.at_s)))
 
     async def start(self) -> None:
@@ -191,7 +191,7 @@ class OperatorsService:
         return held
 
     async def follow_no_more(self) -> None:
-        """End getting what the writer that was heard last has more: it may never answer."""
+        """End getting what the leader that was heard last has more: it may never answer."""
         if self._catching_up is not None:
             self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
@@ -236,7 +236,7 @@ class OperatorsService:
         return b""
 
     async def _on_verdicts(self, caller: PublicKey, request: bytes) -> bytes:
-        ask, heard = unpack(AskVerdicts, request, max_bytes=MAX_FORWARDED_BYTES), self.writer
+        ask, heard = unpack(AskVerdicts, request, max_bytes=MAX_FORWARDED_BYTES), self.leader
         for ballot in ask.ballot:
             _check_own(ballot, caller)
             self._own_operator.store.memory.listening_to(ballot)
@@ -296,5 +296,5 @@ class OperatorsService:
 
 
 def _check_own(ballot: Ballot, caller: PublicKey) -> None:
-    if ballot.writer != caller:
+    if ballot.leader != caller:
         raise NoOperator("a ballot of another operator than the caller")

@@ -1,4 +1,4 @@
-"""An operator among several, from its start to its end: a fellow until its turn comes, then the writer, then a fellow again."""
+"""An operator among several, from its start to its end: a follower until its turn comes, then the leader, then a follower again."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from manta_swarm.aggregator.commit.keeper import Event, Keeper
-from manta_swarm.aggregator.commit.writing import Writing
+from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.operators.contact import Contact
@@ -16,7 +16,7 @@ from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
-from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
+from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.aggregator.status import AmongOthers
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
@@ -45,11 +45,11 @@ class Turns(Feature):
         self._lease = lease
         self._contact = contact
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._writer: Writer | None = None
+        self._leader: Leader | None = None
         self.service = OperatorsService(context.endpoint, own_operator, lease)
         self.switch = Switch(context.endpoint, self.service, contact)
-        self.writing: Writing | None = None
-        self._last_writer = b""
+        self.writing: Leading | None = None
+        self._last_leader = b""
         self._another = asyncio.Event()  # writes
 
     @property
@@ -58,9 +58,9 @@ class Turns(Feature):
         return self
 
     @property
-    def writer(self) -> str | None:
+    def leader(self) -> str | None:
         """See ``Keeper``."""
-        return self.standing().writer
+        return self.standing().leader
 
     def status(self) -> Mapping[str, object]:
         """See ``Feature``."""
@@ -70,23 +70,23 @@ class Turns(Feature):
         """Return how long headers for the open round still have."""
         return self.service.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
 
-    def on_committed(self, *, is_writer: bool) -> None:
+    def on_committed(self, *, is_leader: bool) -> None:
         """Tell the others what is open now."""
-        if self._writer is not None:
-            self._writer.tell()
+        if self._leader is not None:
+            self._leader.tell()
 
     def standing(self) -> AmongOthers:
         """Return where this operator stands among the others."""
-        heard = self.service.writer
+        heard = self.service.leader
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
-        if self.writing is not None and self._writer is not None:
-            return AmongOthers(role="writer", term=self._writer.ballot.term, writer=peer_name(self._own_operator.key), heard=names)
-        writer = None if heard is None else peer_name(heard.key)
+        if self.writing is not None and self._leader is not None:
+            return AmongOthers(role="leader", term=self._leader.ballot.term, leader=peer_name(self._own_operator.key), heard=names)
+        leader = None if heard is None else peer_name(heard.key)
         if not self._own_operator.coming.takes_part:
             lacking, round_ = self._own_operator.coming.waits_for()
             waits_for = tuple(peer_name(key) for key in lacking)
-            return AmongOthers(role="newcomer", term=0, writer=writer, heard=names, waits_for=waits_for, from_round=round_)
-        return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, writer=writer, heard=names)
+            return AmongOthers(role="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
+        return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
 
     async def start(self) -> None:
         """Answer from now on.
@@ -116,7 +116,7 @@ class Turns(Feature):
         Raises:
             StorageError: the disk failed.
         """
-        works = (self._take_turns(), self._watch(), self._contact.keep(), self._hear_commits(), self._hear_writers(), self._hand_on())
+        works = (self._take_turns(), self._watch(), self._contact.keep(), self._hear_commits(), self._hear_leaders(), self._hand_on())
         await together(*works)
 
     async def _take_part(self) -> None:
@@ -131,7 +131,7 @@ class Turns(Feature):
         self._changed()
 
     async def _watch(self) -> None:
-        """Tell when this operator's standing is another: a writer that falls silent does not say so."""
+        """Tell when this operator's standing is another: a leader that falls silent does not say so."""
         before = self.standing()
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -165,19 +165,19 @@ class Turns(Feature):
         """Write until the turn is over.
 
         Raises:
-            Deposed: the others listen to a later writer.
+            Deposed: the others listen to a later leader.
             StorageError: the disk failed.
         """
-        writer = Writer(self._own_operator, term)
-        tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(writer))]
+        leader = Leader(self._own_operator, term)
+        tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(leader))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            writer.end()
+            leader.end()
             self.switch.forget()
-            self._writer = None
+            self._leader = None
             for task in tasks:
                 task.cancel()
             if not self._contact.is_quorum():  # who hears one need not wait until all is finished here
@@ -187,26 +187,26 @@ class Turns(Feature):
             if writing is not None:
                 await writing.close()
 
-    async def _write(self, writer: Writer) -> None:
+    async def _write(self, leader: Leader) -> None:
         await self.service.follow_no_more()
-        beating = asyncio.create_task(writer.beat(self))
+        beating = asyncio.create_task(leader.beat(self))
         try:
             try:
-                kept = await writer.take_over()
+                kept = await leader.take_over()
             except Deposed:
                 raise
             except (Unreachable, RemoteFault, UserError) as error:  # it is asked for again, of whoever is there then
                 logger.warning("the turn could not be taken reason=%s", error)
                 await asyncio.sleep(_LOOK_S)
                 return
-            self._writer = writer
+            self._leader = leader
             context = replace(self._context, endpoint=self.switch)
-            self.writing = Writing(context, context.limits.closing(context.manifest), writer)
-            self._last_writer = self._own_operator.key
+            self.writing = Leading(context, context.limits.closing(context.manifest), leader)
+            self._last_leader = self._own_operator.key
             self.switch.another_writes()
             round_ = self._own_operator.log.ledger.round
             self._context.console.say(
-                f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept"
+                f"this operator writes now: term {leader.ballot.term}, after round {round_}, {len(kept)} contributions kept"
             )
             self._changed()
             await self.writing.open()
@@ -220,16 +220,16 @@ class Turns(Feature):
         """Hand on verdicts to the others that write, until this is cancelled."""
         while True:
             self._another.clear()
-            heard = self.service.writer
+            heard = self.service.leader
             await self._own_operator.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
             await within(self._another, AGAIN_S)
 
-    async def _hear_writers(self) -> None:
+    async def _hear_leaders(self) -> None:
         """Take note of who else writes, until this is cancelled."""
         while True:
             heard = await self.service.next_heard()
-            if heard.ballot.writer != self._last_writer:
-                self._last_writer = heard.ballot.writer
+            if heard.ballot.leader != self._last_leader:
+                self._last_leader = heard.ballot.leader
                 self._another.set()
                 self.switch.another_writes()
                 self._context.console.say(f"operator {peer_name(heard.key)} writes, term {heard.ballot.term}")

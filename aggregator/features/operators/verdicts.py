@@ -1,7 +1,7 @@
 """The verdicts that one operator of several keeps: acknowledged ones are on a quorum's disks until the log has them, whoever writes.
 
 No ballot is needed: a verdict is for no round and excludes nothing. Each operator that has one hands it on to whoever writes, again and
-again, until its own log has it or takes it no more. What a quorum has gets to every later writer: without one of them it can do nothing.
+again, until its own log has it or takes it no more. What a quorum has gets to every later leader: without one of them it can do nothing.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class AskVerdicts:
 
     size: int  # of a log that they may follow: who has a shorter one can't say yet
     entries: tuple[bytes, ...]
-    ballot: tuple[Ballot, ...]  # of the writer that is to acknowledge them; none: they are handed on
+    ballot: tuple[Ballot, ...]  # of the leader that is to acknowledge them; none: they are handed on
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_VERDICTS_AT_ONCE or len(self.ballot) > 1:
@@ -46,7 +46,7 @@ class AskVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class AskWaiting:
-    """A writer's question for the verdicts that wait, before it settles the run; who answers keeps none for an older ballot any more.
+    """A leader's question for the verdicts that wait, before it settles the run; who answers keeps none for an older ballot any more.
 
     The answer is a ``Page`` of entries, sorted by the digests of their records; one that is not full is the last.
     """
@@ -60,7 +60,7 @@ class AskWaiting:
 
 
 AGAIN_S = 2.0  # after which what still waits is handed on again
-_MAX_WAITING = 4 * MAX_VERDICTS  # that fellows keep: twice what one writer takes
+_MAX_WAITING = 4 * MAX_VERDICTS  # that followers keep: twice what one leader takes
 
 logger = logging.getLogger("manta.operators")
 
@@ -73,7 +73,7 @@ class KeptVerdicts:
         self._endpoint = endpoint
         self._log = log
         self._waiting = waiting
-        self._told: tuple[Ballot, frozenset[bytes]] = NOBODY, frozenset()  # which writer has what from here, or gave it
+        self._told: tuple[Ballot, frozenset[bytes]] = NOBODY, frozenset()  # which leader has what from here, or gave it
         self._size = -1  # of the log: what it refuses with so many entries was forgotten
 
     def request(self, verdicts: Sequence[Signed[Verdict]], ballot: Ballot | None = None) -> bytes:
@@ -86,7 +86,7 @@ class KeptVerdicts:
         return pack(Page(tuple(entry_of(verdict) for _, verdict in found[:MAX_VERDICTS_AT_ONCE])))
 
     async def all_of(self, key: PublicKey, ballot: Ballot) -> list[Signed[Verdict]]:
-        """Return what waits at another operator and may stand in the log, for the writer of a ballot.
+        """Return what waits at another operator and may stand in the log, for the leader of a ballot.
 
         Raises:
             Unreachable, RemoteFault: it does not say.
@@ -101,12 +101,12 @@ class KeptVerdicts:
                 return await asyncio.to_thread(self._good, found)
             after = max(verdict.digest for verdict in page)
 
-    async def keep(self, ask: AskVerdicts, writer: Ballot | None) -> None:
+    async def keep(self, ask: AskVerdicts, leader: Ballot | None) -> None:
         """Keep what another operator asks to; it is on the disk when this returns.
 
         Args:
             ask: its request.
-            writer: whose it is, if it writes.
+            leader: whose it is, if it writes.
 
         Raises:
             Busy: this log is behind, or too many wait.
@@ -120,11 +120,11 @@ class KeptVerdicts:
             raise Busy("too many verdicts wait for a round")
         await self._waiting.add(good)
         await self._waiting.add([verdict for verdict in verdicts if verdict.digest in self._waiting])
-        if writer is not None:
-            self._note(writer, verdicts)
+        if leader is not None:
+            self._note(leader, verdicts)
 
     def _good(self, verdicts: Sequence[Signed[Verdict]]) -> list[Signed[Verdict]]:
-        """Return those that may follow the log. What its auditor can't have said, or what is decided by now, a writer drops too."""
+        """Return those that may follow the log. What its auditor can't have said, or what is decided by now, a leader drops too."""
         good = []
         for verdict in verdicts:
             try:
@@ -135,31 +135,31 @@ class KeptVerdicts:
                 good.append(verdict)
         return good
 
-    async def hand_on(self, writer: Ballot | None) -> None:
+    async def hand_on(self, leader: Ballot | None) -> None:
         """Forget what may not stand in the log any more, and hand on what waits to the other operator that writes; None: none is heard."""
         if self._log.head.size > self._size:
             self._size = self._log.head.size
             await self._waiting.drop_refused(self._log)
             await self._waiting.tidy()
-        if writer is not None:
-            await self._hand_on_to(writer)
+        if leader is not None:
+            await self._hand_on_to(leader)
 
-    async def _hand_on_to(self, writer: Ballot) -> None:
-        has = self._told[1] if self._told[0] == writer else frozenset()
+    async def _hand_on_to(self, leader: Ballot) -> None:
+        has = self._told[1] if self._told[0] == leader else frozenset()
         lacking = [verdict for digest, verdict in self._waiting.stored.items() if digest not in has]
         for start in range(0, len(lacking), MAX_VERDICTS_AT_ONCE):
             page = lacking[start : start + MAX_VERDICTS_AT_ONCE]
             try:
-                await self._endpoint.call(PublicKey(writer.writer), VERDICTS, self.request(page), timeout_s=timeouts.CALL_S)
+                await self._endpoint.call(PublicKey(leader.leader), VERDICTS, self.request(page), timeout_s=timeouts.CALL_S)
             except MantaError as error:
                 logger.info("verdicts not handed on reason=%s", error)
                 return
-            self._note(writer, page)
+            self._note(leader, page)
 
-    def _note(self, writer: Ballot, verdicts: Sequence[Signed[Verdict]]) -> None:
+    def _note(self, leader: Ballot, verdicts: Sequence[Signed[Verdict]]) -> None:
         before, has = self._told
-        has = (has if before == writer else frozenset()) | {verdict.digest for verdict in verdicts}
-        self._told = writer, has & self._waiting.stored.keys()  # of what is in the log nobody asks any more
+        has = (has if before == leader else frozenset()) | {verdict.digest for verdict in verdicts}
+        self._told = leader, has & self._waiting.stored.keys()  # of what is in the log nobody asks any more
 
 
 def _verdict_in(entry: bytes) -> Signed[Verdict]:

@@ -52,7 +52,7 @@ class Run:
     def commit(self, round_: int) -> None:
         """Have a round committed by this operator."""
         self.ledger = SimpleNamespace(round=round_, state=STATES[round_])
-        self.fronts.on_committed(is_writer=True)
+        self.fronts.on_committed(is_leader=True)
 
     async def join(self, identity: Identity, measure: Callable[[str], Result]) -> None:
         """Have a member be there, and answer."""

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.features.operators import verdicts
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.features.operators.writer import Writer
+from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.intake.waiting import Waiting
@@ -108,7 +108,7 @@ class Four:
         """End one of them, and let all be gone that its disk had but the key; it begins anew with what another one's log has."""
         await self.kill(place)
         shutil.rmtree(self.directory / str(place))
-        source = next(each for each in (1, 2) if each != place)  # a fellow: this world's writers save no states
+        source = next(each for each in (1, 2) if each != place)  # a follower: this world's leaders save no states
         log = self.runs[source].log
         (self.directory / str(place)).mkdir()
         Store(self.directory / str(place)).come(Newcomer())
@@ -131,14 +131,14 @@ class Four:
         if (beating := self.beating.pop(place, None)) is not None:
             await _end(beating)
 
-    async def write(self, place: int, term: int) -> tuple[Writer, list[bytes]]:
+    async def write(self, place: int, term: int) -> tuple[Leader, list[bytes]]:
         """Let one of them take over; return what it found kept."""
         await self._end_beats(place)
-        writer = Writer(self.own_operators[place], term)
-        self.beating[place] = asyncio.create_task(writer.beat(Open()))
+        leader = Leader(self.own_operators[place], term)
+        self.beating[place] = asyncio.create_task(leader.beat(Open()))
         async with asyncio.timeout(60):
-            kept = await writer.take_over()
-        return writer, [one.contribution for one, _ in kept]
+            kept = await leader.take_over()
+        return leader, [one.contribution for one, _ in kept]
 
     def round_for(self, place: int, contributions: Sequence[Made], before: int = 0, **lies: Any) -> tuple[list[bytes], Next]:
         """Return the entries of the next round, as the operator there computes them, and what they lead to."""
@@ -148,11 +148,11 @@ class Four:
         entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
         return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
 
-    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], verdicts: Sequence[Signed[Verdict]] = ()) -> None:
-        """Have a round committed by the writer, after some verdicts."""
+    async def commit(self, leader: Leader, place: int, contributions: Sequence[Made], verdicts: Sequence[Signed[Verdict]] = ()) -> None:
+        """Have a round committed by the leader, after some verdicts."""
         entries, after = self.round_for(place, contributions, len(verdicts))
         async with asyncio.timeout(60):
-            await writer.write([*map(entry_of, verdicts), *entries], after)
+            await leader.write([*map(entry_of, verdicts), *entries], after)
 
     async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
         """Return once these have a round."""
@@ -168,7 +168,7 @@ class Four:
 
 async def _hand_on(own_operator: OwnOperator, service: OperatorsService) -> None:
     while True:
-        await own_operator.verdicts.hand_on(None if service.writer is None else service.writer.ballot)
+        await own_operator.verdicts.hand_on(None if service.leader is None else service.leader.ballot)
         await asyncio.sleep(verdicts.AGAIN_S)
 
 

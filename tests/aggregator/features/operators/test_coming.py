@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.operators.coming import STANDING
-from manta_swarm.aggregator.features.operators.writer import Writer
+from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.features.operators.four import FOUR, Four, Story, until
@@ -24,17 +24,17 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path)
 
 
-async def commit(four: Four, writer: Writer, place: int) -> None:
+async def commit(four: Four, leader: Leader, place: int) -> None:
     """Have a round committed."""
     contributions = everybodys(four.runs[place].log.ledger)
-    await writer.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
-    await four.commit(writer, place, contributions)
+    await leader.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await four.commit(leader, place, contributions)
 
 
 def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_answered_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        writer, _ = await four.write(0, 1)
-        await commit(four, writer, 0)
+        leader, _ = await four.write(0, 1)
+        await commit(four, leader, 0)
         await four.until_all_have(1, range(4))
         await four.lose(3)
         own_operator = four.own_operators[3]
@@ -43,7 +43,7 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         coming = asyncio.create_task(own_operator.coming.take_part())
         await until(lambda: own_operator.coming.waits_for()[0] == [FOUR[2].public_key])
         while four.runs[0].log.ledger.round < own_operator.coming.waits_for()[1]:
-            await commit(four, writer, 0)
+            await commit(four, leader, 0)
         newest = four.runs[0].log.ledger.round
         await four.until_all_have(newest, range(4))
         await four.kill(3)  # and it remembers what it heard
@@ -57,7 +57,7 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         assert not coming.done()
         assert not own_operator.store.memory.accepted
         with pytest.raises(Unreachable, match="begun anew"):
-            await own_operator.promise(writer.ballot)
+            await own_operator.promise(leader.ballot)
         asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), STANDING, b"", timeout_s=60)
         with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
             await asking
@@ -65,14 +65,14 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         assert last == 5 + 4  # the third was heard after the fifth round
         for round_ in range(6, last + 1):
             assert not coming.done()
-            await commit(four, writer, 0)
+            await commit(four, leader, 0)
             await four.until_all_have(round_, range(4))
         async with asyncio.timeout(60):
             await coming
         assert own_operator.coming.takes_part
-        assert own_operator.store.memory.promised == writer.ballot
+        assert own_operator.store.memory.promised == leader.ballot
         await four.kill(1)
-        await commit(four, writer, 0)  # not without its vote
+        await commit(four, leader, 0)  # not without its vote
         await four.until_all_have(last + 1, (0, 2, 3))
         assert four.heads((0, 2, 3)) == {(four.runs[3].log.head.size, four.runs[3].log.head.root, four.runs[3].log.ledger.state)}
 

@@ -11,7 +11,7 @@ from manta_swarm.protocol.errors import Unreachable
 from tests.aggregator.features.operators.four import FOUR, Four, tell, until
 from tests.aggregator.real_run import everybodys
 
-WRITER, FOLLOWER, NEXT, AWAY = 0, 1, 2, 3
+LEADER, FOLLOWER, NEXT, AWAY = 0, 1, 2, 3
 
 
 class Dead(Unreachable):
@@ -52,13 +52,13 @@ class Deaths:
 
 
 def has_gone_on(four: Four, place: int) -> bool:
-    """Return whether an operator has the writer's log, and the state that it leads to."""
+    """Return whether an operator has the leader's log, and the state that it leads to."""
     run, state = four.runs[place], four.runs[place].follower.state
     assert state is not None
-    return run.log.head == four.runs[WRITER].log.head and state.round == run.log.ledger.round and not four.own_operators[place].store.kept
+    return run.log.head == four.runs[LEADER].log.head and state.round == run.log.ledger.round and not four.own_operators[place].store.kept
 
 
-@pytest.mark.parametrize("dying", [WRITER, FOLLOWER], ids=["the writer", "a fellow"])
+@pytest.mark.parametrize("dying", [LEADER, FOLLOWER], ids=["the leader", "a follower"])
 def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: int
 ) -> None:
@@ -67,20 +67,20 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
 
     async def story(four: Four) -> None:
         for writes in count():
-            log = four.runs[WRITER].log
+            log = four.runs[LEADER].log
             round_, contributions = log.ledger.round + 1, everybodys(log.ledger)
             digests = {one.digest for one in contributions}
             have_inclusion_promises = is_committed = False
             deaths.await_(dying, writes)
             try:
-                writer, _ = await four.write(WRITER, 2 * writes + 1)
-                await writer.store([(round_, one.kept) for one in contributions])
+                leader, _ = await four.write(LEADER, 2 * writes + 1)
+                await leader.store([(round_, one.kept) for one in contributions])
                 have_inclusion_promises = True
-                await four.commit(writer, WRITER, contributions)
+                await four.commit(leader, LEADER, contributions)
                 is_committed = True
                 await until(lambda: deaths.has_come or has_gone_on(four, FOLLOWER))
             except Dead:
-                assert dying == WRITER
+                assert dying == LEADER
             has_died = deaths.has_come
             await four.kill(dying)
             deaths.let_live()
@@ -112,9 +112,9 @@ def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_
         bodies.write_bytes(bytes(100))  # of which nothing else remembers anything
         await four.start(FOLLOWER)
         four.lost = lambda sender, receiver, _method: FOUR[AWAY].public_key in (sender, receiver)
-        writer, _ = await four.write(WRITER, 1)
-        contributions = everybodys(four.runs[WRITER].log.ledger)
-        await writer.store([(1, one.kept) for one in contributions])
+        leader, _ = await four.write(LEADER, 1)
+        contributions = everybodys(four.runs[LEADER].log.ledger)
+        await leader.store([(1, one.kept) for one in contributions])
         await four.kill(FOLLOWER)
         assert len((await four.start(FOLLOWER)).contributions.held) == len(contributions)
 

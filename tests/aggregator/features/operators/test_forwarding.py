@@ -1,4 +1,4 @@
-"""What a fellow passes on to the writer: answered by whoever writes, also where that is another one by now."""
+"""What a follower passes on to the leader: answered by whoever writes, also where that is another one by now."""
 
 import asyncio
 
@@ -14,21 +14,21 @@ from manta_swarm.protocol.signing import PublicKey
 from tests.contributions import PEERS
 from tests.memory_log import DEADLINE_S
 
-FOLLOWER, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
+FOLLOWER, LEADER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
 
 class Scene:
-    """Three operators' switches, who all know who writes, and a peer that asks the fellow."""
+    """Three operators' switches, who all know who writes, and a peer that asks the follower."""
 
     def __init__(self) -> None:
-        self.writer: PublicKey | None = WRITER
+        self.leader: PublicKey | None = LEADER
         self.is_cut_off = False
         self.network = MemoryNetwork()
         self.peer = self.network.endpoint(PEER)
 
     @property
-    def writer_key(self) -> PublicKey | None:
-        return self.writer
+    def leader_key(self) -> PublicKey | None:
+        return self.leader
 
     def is_quorum(self) -> bool:
         return not self.is_cut_off
@@ -37,17 +37,17 @@ class Scene:
         return handler
 
     async def switch_of(self, key: PublicKey) -> Switch:
-        """Return an operator's switch, which passes on to the writer."""
+        """Return an operator's switch, which passes on to the leader."""
         switch = Switch(self.network.endpoint(key), self, self)
         await switch.start()
         return switch
 
     def bring(self) -> "asyncio.Task[bytes]":
-        """Let the peer bring a header to the fellow."""
+        """Let the peer bring a header to the follower."""
         return asyncio.create_task(self.peer.call(FOLLOWER, "header", b"a header", timeout_s=60))
 
-    async def brought_to_one_that_stands_still(self, writer: Switch) -> "asyncio.Task[bytes]":
-        """Let the peer do so; return once the call has come to the writer, which never answers it."""
+    async def brought_to_one_that_stands_still(self, leader: Switch) -> "asyncio.Task[bytes]":
+        """Let the peer do so; return once the call has come to the leader, which never answers it."""
         has_come = asyncio.Event()
 
         async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
@@ -55,25 +55,25 @@ class Scene:
             await asyncio.Event().wait()
             raise AssertionError
 
-        await writer.serve("header", stand_still)
+        await leader.serve("header", stand_still)
         call = self.bring()
         await has_come.wait()
         return call
 
 
 async def answer(caller: PublicKey, request: bytes) -> bytes:
-    """Take it, as a writer does."""
+    """Take it, as a leader does."""
     assert (caller, request) == (PEER, b"a header")
     return b"taken"
 
 
-def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
+def test_what_is_passed_on_to_a_leader_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
     async def story() -> None:
         scene = Scene()
-        fellow, writer, following = [await scene.switch_of(key) for key in (FOLLOWER, WRITER, NEXT)]
-        call = await scene.brought_to_one_that_stands_still(writer)
+        fellow, leader, following = [await scene.switch_of(key) for key in (FOLLOWER, LEADER, NEXT)]
+        call = await scene.brought_to_one_that_stands_still(leader)
         await following.serve("header", answer)
-        scene.writer = NEXT
+        scene.leader = NEXT
         fellow.another_writes()
         assert await call == b"taken"
 
@@ -84,9 +84,9 @@ def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_anothe
     async def story() -> None:
         scene = Scene()
         fellow = await scene.switch_of(FOLLOWER)
-        scene.network.lost = lambda _sender, receiver, _method: receiver == WRITER
-        call = scene.bring()  # to a writer that is dead
-        scene.writer = None
+        scene.network.lost = lambda _sender, receiver, _method: receiver == LEADER
+        call = scene.bring()  # to a leader that is dead
+        scene.leader = None
         second = scene.bring()
         await asyncio.sleep(0)
         assert not call.done()
@@ -101,7 +101,7 @@ def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_anothe
         following = await scene.switch_of(NEXT)
         await following.serve("header", answer)
         fellow.forget()
-        scene.writer = NEXT
+        scene.leader = NEXT
         fellow.another_writes()
         assert await third == b"taken"
 
@@ -113,7 +113,7 @@ def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def story() -> None:
         scene = Scene()
-        scene.writer = None
+        scene.leader = None
         await scene.switch_of(FOLLOWER)
         with pytest.raises(Unreachable, match="busy"):
             await scene.bring()
@@ -124,7 +124,7 @@ def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
     async def story() -> None:
         scene = Scene()
-        scene.writer = None
+        scene.leader = None
         await scene.switch_of(FOLLOWER)
         call = scene.bring()
         await asyncio.sleep(0)
@@ -139,7 +139,7 @@ def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
 @pytest.mark.parametrize(
     ("is_cut_off", "error", "words"), [(True, Refused, "^ask another operator: the operator that"), (False, Unreachable, "busy")]
 )
-def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited_for(
+def test_what_is_on_its_way_to_a_leader_that_is_not_heard_any_more_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
@@ -147,10 +147,10 @@ def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited
 
     async def story() -> None:
         scene = Scene()
-        _, writer = [await scene.switch_of(key) for key in (FOLLOWER, WRITER)]
-        call = await scene.brought_to_one_that_stands_still(writer)
+        _, leader = [await scene.switch_of(key) for key in (FOLLOWER, LEADER)]
+        call = await scene.brought_to_one_that_stands_still(leader)
         scene.is_cut_off = is_cut_off
-        scene.writer = WRITER if is_cut_off else None
+        scene.leader = LEADER if is_cut_off else None
         async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
             with pytest.raises(error, match=words):
                 await call
@@ -158,16 +158,16 @@ def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited
     asyncio.run(story())
 
 
-def test_what_the_writer_refuses_is_refused_at_once() -> None:
+def test_what_the_leader_refuses_is_refused_at_once() -> None:
     async def story() -> None:
         scene = Scene()
         await scene.switch_of(FOLLOWER)
-        writer = await scene.switch_of(WRITER)
+        leader = await scene.switch_of(LEADER)
 
         async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
             raise NotTaken("too many")
 
-        await writer.serve("header", refuse)
+        await leader.serve("header", refuse)
         with pytest.raises(Refused, match="too many"):
             await scene.bring()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
-from manta_swarm.aggregator.features.operators.writer import Writer
+from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.settings.sections import TrustSection
 from manta_swarm.network.budget import Faults
@@ -62,25 +62,25 @@ def found(four: Four, place: int) -> set[bytes]:
 
 
 @contextlib.asynccontextmanager
-async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Writer, Verdicts]]:
+async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Leader, Verdicts]]:
     """Let an operator write, and take verdicts meanwhile."""
-    writer, _ = await four.write(place, term)
+    leader, _ = await four.write(place, term)
     endpoint = four.network.endpoints[FOUR[place].public_key]
-    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(ManualClock()), asyncio.Event(), writer)
+    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(ManualClock()), asyncio.Event(), leader)
     await verdicts.start()
     try:
-        yield writer, verdicts
+        yield leader, verdicts
     finally:
-        writer.end()
+        leader.end()
         await verdicts.close()
 
 
-async def commit(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> None:
+async def commit(four: Four, leader: Leader, place: int, verdicts: Verdicts) -> None:
     """Have a round committed with what waits."""
     found = await verdicts.for_round()
     contributions = everybodys(four.runs[place].log.ledger)
-    await writer.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
-    await four.commit(writer, place, contributions, found)
+    await leader.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await four.commit(leader, place, contributions, found)
     await verdicts.committed(found)
 
 
@@ -90,11 +90,11 @@ async def hand_in(four: Four, place: int, signed: Signed[Verdict]) -> bytes:
     return await peer.call(PublicKey(FOUR[place].public_key), VERDICT, pack(signed), timeout_s=60)
 
 
-def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_log(tell: Tell) -> None:
+def test_what_a_leader_acknowledged_right_before_it_died_for_good_stands_in_the_log(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
+        async with writing(four, 0, 1) as (leader, verdicts):
             for _ in range(2):  # the second one's commit is the first one's beacon
-                await commit(four, writer, 0, verdicts)
+                await commit(four, leader, 0, verdicts)
             await four.until_all_have(2, range(4))
             four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
             signed = good(four.runs[0].log.ledger)
@@ -106,22 +106,22 @@ def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_
             await four.kill(place)
             await four.start(place)
         assert signed.digest not in four.waiting[3]
-        async with writing(four, 3, 2) as (writer, verdicts):
+        async with writing(four, 3, 2) as (leader, verdicts):
             await until(lambda: signed.digest in four.waiting[3].stored)
-            await commit(four, writer, 3, verdicts)
+            await commit(four, leader, 3, verdicts)
             await four.until_all_have(3, (1, 2, 3))
             assert all(found(four, place) == {AUDITORS[0].public_key} for place in (1, 2, 3))
             await until(lambda: not any(four.waiting[place].stored for place in (1, 2, 3)))
-            await commit(four, writer, 3, verdicts)  # nobody brings it again
+            await commit(four, leader, 3, verdicts)  # nobody brings it again
 
     tell(story)
 
 
 def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_brought_to_another(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
+        async with writing(four, 0, 1) as (leader, verdicts):
             for _ in range(2):  # the second one's commit is the first one's beacon
-                await commit(four, writer, 0, verdicts)
+                await commit(four, leader, 0, verdicts)
             await four.until_all_have(2, range(4))
             tried = list[PublicKey]()
 
@@ -135,13 +135,13 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
             handing_in = asyncio.create_task(hand_in(four, 0, signed))
             await until(lambda: signed.digest in four.waiting[1].stored and len(tried) >= 4)
             assert not handing_in.done()
-            writer.end()
+            leader.end()
             with pytest.raises(Unreachable, match="busy"):
                 await handing_in
         four.lost = lambda *_: False
-        async with writing(four, 2, 2) as (writer, verdicts):
+        async with writing(four, 2, 2) as (leader, verdicts):
             assert await hand_in(four, 2, signed) == b""
-            await commit(four, writer, 2, verdicts)
+            await commit(four, leader, 2, verdicts)
             await four.until_all_have(3, range(4))
             assert found(four, 0) == {AUDITORS[0].public_key}
 
@@ -150,9 +150,9 @@ def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_
 
 def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
+        async with writing(four, 0, 1) as (leader, verdicts):
             for _ in range(2):  # the second one's commit is the first one's beacon
-                await commit(four, writer, 0, verdicts)
+                await commit(four, leader, 0, verdicts)
             await four.until_all_have(2, range(4))
             ledger, head = four.runs[0].log.ledger, four.runs[0].log.head
             signed = good(ledger)
@@ -175,15 +175,15 @@ def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell:
     tell(story)
 
 
-def test_a_writer_that_others_do_not_listen_to_any_more_acknowledges_nothing(tell: Tell) -> None:
+def test_a_leader_that_others_do_not_listen_to_any_more_acknowledges_nothing(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
+        async with writing(four, 0, 1) as (leader, verdicts):
             for _ in range(2):
-                await commit(four, writer, 0, verdicts)
+                await commit(four, leader, 0, verdicts)
             await four.until_all_have(2, range(4))
             signed = good(four.runs[0].log.ledger)
             for place in (1, 2, 3):
-                await four.own_operators[place].listen_to(Writer(four.own_operators[3], 2).ballot)
+                await four.own_operators[place].listen_to(Leader(four.own_operators[3], 2).ballot)
             with pytest.raises(Unreachable, match="busy"):
                 await hand_in(four, 0, signed)
             assert all(signed.digest not in four.waiting[place].stored for place in (1, 2, 3))
@@ -199,29 +199,29 @@ def settlement_of(ledger: Ledger) -> bytes:
     return entry_of(Settlement(ledger.run, ledger.last_commit))
 
 
-async def to_the_end(four: Four, writer: Writer, verdicts: Verdicts) -> None:
+async def to_the_end(four: Four, leader: Leader, verdicts: Verdicts) -> None:
     """Commit the rounds of a run."""
     for _ in range(ROUNDS):
-        await commit(four, writer, 0, verdicts)
+        await commit(four, leader, 0, verdicts)
     await four.until_all_have(ROUNDS, range(4))
     for place in range(4):
         four.settling[place].look()
 
 
-async def settle(four: Four, writer: Writer, place: int, verdicts: Verdicts) -> list[Signed[Verdict]]:
-    """Have the run settled, as a writer does; return what stands before that."""
+async def settle(four: Four, leader: Leader, place: int, verdicts: Verdicts) -> list[Signed[Verdict]]:
+    """Have the run settled, as a leader does; return what stands before that."""
     found = await verdicts.for_settlement()
     ledger = four.runs[place].log.ledger
     async with asyncio.timeout(60):
-        await writer.write([*map(entry_of, found), settlement_of(ledger)])
+        await leader.write([*map(entry_of, found), settlement_of(ledger)])
     await verdicts.committed(found)
     return found
 
 
 def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_that(tmp_path: Path) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
-            await to_the_end(four, writer, verdicts)
+        async with writing(four, 0, 1) as (leader, verdicts):
+            await to_the_end(four, leader, verdicts)
             four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
             signed = [good(four.runs[0].log.ledger, auditor) for auditor in AUDITORS]
             for each in signed:
@@ -229,10 +229,10 @@ def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_that(tmp_
         await four.kill(0)
         four.lost = lambda *_: False
         for place in range(1, 4):
-            four.handing_on[place].cancel()  # nobody hands anything on: the writer asks
-        async with writing(four, 3, 2) as (writer, verdicts):
+            four.handing_on[place].cancel()  # nobody hands anything on: the leader asks
+        async with writing(four, 3, 2) as (leader, verdicts):
             four.clock.advance(TRUST.settle_s)
-            assert {each.digest for each in await settle(four, writer, 3, verdicts)} == {each.digest for each in signed}
+            assert {each.digest for each in await settle(four, leader, 3, verdicts)} == {each.digest for each in signed}
             await until(lambda: all(four.runs[place].log.ledger.settled for place in (1, 2, 3)))
             assert len(four.heads((1, 2, 3))) == 1
 
@@ -241,9 +241,9 @@ def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_that(tmp_
 
 def test_nobody_settles_before_the_time_where_verdicts_lack(tmp_path: Path) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
-            await to_the_end(four, writer, verdicts)
-            settling = asyncio.create_task(settle(four, writer, 0, verdicts))
+        async with writing(four, 0, 1) as (leader, verdicts):
+            await to_the_end(four, leader, verdicts)
+            settling = asyncio.create_task(settle(four, leader, 0, verdicts))
             asked = 0
 
             def counts(_sender: PublicKey, _receiver: PublicKey, method: str) -> bool:
@@ -263,8 +263,8 @@ def test_nobody_settles_before_the_time_where_verdicts_lack(tmp_path: Path) -> N
 
 def test_where_all_is_judged_nobody_waits(tmp_path: Path) -> None:
     async def story(four: Four) -> None:
-        async with writing(four, 0, 1) as (writer, verdicts):
-            await to_the_end(four, writer, verdicts)
+        async with writing(four, 0, 1) as (leader, verdicts):
+            await to_the_end(four, leader, verdicts)
             ledger = four.runs[0].log.ledger
             for audit in ledger.reputation.audits.values():
                 (auditor,) = [each for each in AUDITORS if each.public_key == audit.auditor]
@@ -272,7 +272,7 @@ def test_where_all_is_judged_nobody_waits(tmp_path: Path) -> None:
                 await hand_in(four, 0, good(ledger, auditor, peer=peer, round_=audit.round))
             assert four.settling[1].left_s([]) == TRUST.settle_s
             assert four.settling[0].left_s(verdicts.opened()) == 0
-            assert len(await settle(four, writer, 0, verdicts)) == len(PEERS) * (ROUNDS - 1)
+            assert len(await settle(four, leader, 0, verdicts)) == len(PEERS) * (ROUNDS - 1)
             await until(lambda: all(four.runs[place].log.ledger.settled for place in range(4)))
             assert sum(four.runs[3].log.ledger.credits().values()) > 0
 

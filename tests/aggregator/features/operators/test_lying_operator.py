@@ -27,7 +27,7 @@ Story = Callable[[Service], Awaitable[None]]
 
 @pytest.fixture
 def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    """Tell a story at a writer's service, which takes what the other operators pass on."""
+    """Tell a story at a leader's service, which takes what the other operators pass on."""
 
     async def with_operators(service: Service, story: Story) -> None:
         endpoint = service.network.endpoints[OPERATOR.public_key]
@@ -46,7 +46,7 @@ def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], N
 class Operators:
     """All of them are there, and this one writes."""
 
-    writer_key = OPERATOR.public_key
+    leader_key = OPERATOR.public_key
 
     def is_quorum(self) -> bool:
         return True
@@ -56,7 +56,7 @@ class Operators:
 
 
 async def passed_on(service: Service, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:
-    """Return what the writer answers an operator that says a peer sent this."""
+    """Return what the leader answers an operator that says a peer sent this."""
     endpoint = service.network.endpoint(by.public_key)
     return await endpoint.call(OPERATOR.public_key, FORWARD, pack(Forwarded(peer.public_key, method, request)), timeout_s=20)
 

@@ -9,7 +9,7 @@ import pytest
 
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, LENT
 from manta_swarm.aggregator.features.operators.service import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
-from manta_swarm.aggregator.features.operators.writer import Deposed, Writer
+from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.ballots import Ballot, Batch, NotNext, check_vote
 from manta_swarm.protocol.closing import NotTaken
@@ -29,13 +29,13 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path)
 
 
-def test_what_has_a_inclusion_promise_is_in_the_next_writers_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
+def test_what_has_a_inclusion_promise_is_in_the_next_leaders_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        writer, kept = await four.write(0, 1)
+        leader, kept = await four.write(0, 1)
         assert kept == []
         contributions = everybodys(four.runs[0].log.ledger)
         await four.kill(3)
-        await writer.store([(1, one.kept) for one in contributions])
+        await leader.store([(1, one.kept) for one in contributions])
         await four.kill(0)
         await four.start(3)
         second, kept = await four.write(3, 2)  # which had not heard of them
@@ -56,14 +56,14 @@ def test_what_has_a_inclusion_promise_is_in_the_next_writers_round_and_who_was_a
     tell(story)
 
 
-def test_a_batch_that_a_quorum_accepted_is_the_next_writers_too_though_nobody_signed_it(tell: Tell) -> None:
+def test_a_batch_that_a_quorum_accepted_is_the_next_leaders_too_though_nobody_signed_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        writer, _ = await four.write(0, 1)
+        leader, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.store([(1, one.kept) for one in contributions])
+        await leader.store([(1, one.kept) for one in contributions])
         four.lost = lambda _sender, _receiver, method: method == SIGN
         entries, after = four.round_for(0, contributions)
-        committing = asyncio.create_task(writer.write(entries, after))
+        committing = asyncio.create_task(leader.write(entries, after))
         await until(lambda: sum(bool(four.own_operators[place].store.memory.accepted) for place in range(4)) >= 3)
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
@@ -106,9 +106,9 @@ def test_who_is_behind_gets_what_it_lacks_during_the_takeover_that_needs_its_vot
 
 def test_where_one_that_voted_does_not_sign_another_that_had_no_vote_does(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        writer, _ = await four.write(0, 1)
+        leader, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.store([(1, one.kept) for one in contributions])
+        await leader.store([(1, one.kept) for one in contributions])
         decided = asyncio.Event()
 
         def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
@@ -118,13 +118,13 @@ def test_where_one_that_voted_does_not_sign_another_that_had_no_vote_does(tell: 
             return (receiver, method) == (gone, SIGN) or ((receiver, method) == (late, ACCEPT) and not decided.is_set())
 
         four.lost = lost
-        await four.commit(writer, 0, contributions)
+        await four.commit(leader, 0, contributions)
         await four.until_all_have(1, (0, 2, 3))
 
     tell(story)
 
 
-def test_who_is_behind_asks_the_next_writer_where_the_one_it_asked_stands_still(tell: Tell) -> None:
+def test_who_is_behind_asks_the_next_leader_where_the_one_it_asked_stands_still(tell: Tell) -> None:
     async def story(four: Four) -> None:
         await four.kill(3)
         first, _ = await four.write(0, 1)
@@ -173,7 +173,7 @@ def test_who_got_the_entries_by_another_way_votes_for_them_all_the_same(tell: Te
     tell(story)
 
 
-def test_a_commit_that_a_later_writers_word_overtakes_is_done_once(tell: Tell) -> None:
+def test_a_commit_that_a_later_leaders_word_overtakes_is_done_once(tell: Tell) -> None:
     async def story(four: Four) -> None:
         first, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
@@ -215,7 +215,7 @@ def test_a_takeover_that_does_not_get_what_has_a_inclusion_promise_comes_to_noth
     tell(story)
 
 
-def test_an_old_writer_gets_no_inclusion_promise_and_no_commit_any_more(tell: Tell) -> None:
+def test_an_old_leader_gets_no_inclusion_promise_and_no_commit_any_more(tell: Tell) -> None:
     async def story(four: Four) -> None:
         old, _ = await four.write(0, 1)
         new, _ = await four.write(1, 2)
@@ -226,7 +226,7 @@ def test_an_old_writer_gets_no_inclusion_promise_and_no_commit_any_more(tell: Te
         with pytest.raises(Deposed):
             await old.write(entries, after)
         with pytest.raises(Deposed):
-            await Writer(four.own_operators[0], 1).take_over()
+            await Leader(four.own_operators[0], 1).take_over()
         await new.store([(1, one.kept) for one in contributions])
         await four.commit(new, 1, contributions)
         await four.until_all_have(1, (0, 1, 2, 3))
@@ -235,13 +235,13 @@ def test_an_old_writer_gets_no_inclusion_promise_and_no_commit_any_more(tell: Te
     tell(story)
 
 
-def test_a_round_that_does_not_come_to_what_its_writer_says_is_accepted_by_nobody_else(tell: Tell) -> None:
+def test_a_round_that_does_not_come_to_what_its_leader_says_is_accepted_by_nobody_else(tell: Tell) -> None:
     async def story(four: Four) -> None:
-        writer, _ = await four.write(0, 1)
+        leader, _ = await four.write(0, 1)
         contributions = everybodys(four.runs[0].log.ledger)
-        await writer.store([(1, one.kept) for one in contributions])
+        await leader.store([(1, one.kept) for one in contributions])
         entries, after = four.round_for(0, contributions, state=bytes(32))
-        committing = asyncio.create_task(writer.write(entries, after))
+        committing = asyncio.create_task(leader.write(entries, after))
         done, _ = await asyncio.wait((committing,), timeout=2)  # each of the others refuses again and again
         assert not done
         committing.cancel()
@@ -270,7 +270,7 @@ def test_nobody_but_the_runs_operators_is_answered_and_none_of_them_in_anothers_
     tell(story)
 
 
-def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_inclusion_promise_is_taken_up_first(tell: Tell) -> None:
+def test_of_two_that_one_key_handed_in_to_two_leaders_the_one_with_the_inclusion_promise_is_taken_up_first(tell: Tell) -> None:
     async def story(four: Four) -> None:
         peer, ledger = PEERS[0], four.runs[0].log.ledger
         without, with_inclusion_promise = made(ledger, peer), made(ledger, peer, seed=1)

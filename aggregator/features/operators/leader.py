@@ -1,6 +1,6 @@
 """What the operator does whose turn it is to write: takes over, has contributions kept and batches decided, and tells the others.
 
-One object a turn. Nothing here decides whose turn it is (``aggregator.features.operators.lease``); a writer that is not listened to any
+One object a turn. Nothing here decides whose turn it is (``aggregator.features.operators.lease``); a leader that is not listened to any
 more ends.
 """
 
@@ -48,14 +48,14 @@ logger = logging.getLogger("manta.operators")
 
 
 class Deposed(Busy):
-    """This operator's turn is over; ``promised`` is the term of the writer that the others listen to, or of this turn."""
+    """This operator's turn is over; ``promised`` is the term of the leader that the others listen to, or of this turn."""
 
     def __init__(self, promised: int) -> None:
         super().__init__("this operator does not write any more, and whether the log has it is not known here: try again")
         self.promised = promised
 
 
-class Writer:
+class Leader:
     """One turn's."""
 
     def __init__(self, own_operator: OwnOperator, term: int) -> None:
@@ -86,7 +86,7 @@ class Writer:
         Of some that exclude each other the first one counts. ``beat`` has to run beside it.
 
         Raises:
-            Deposed: a later writer is listened to.
+            Deposed: a later leader is listened to.
             Unreachable, RemoteFault, UserError: an operator that has more than this one does not give it any more.
             StorageError: the disk failed.
         """
@@ -195,7 +195,7 @@ class Writer:
         await self._ask_all(ask, lambda: len(done) >= own_operator.operators.quorum)
 
     async def waiting_verdicts(self) -> list[Signed[Verdict]]:
-        """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older writer any more.
+        """Return the verdicts that wait at a quorum, this operator's not among them: nobody acknowledges one to an older leader any more.
 
         Raises:
             Deposed: the turn ended before that.
@@ -257,7 +257,7 @@ class Writer:
             await asyncio.gather(working, return_exceptions=True)
 
     async def _decide(self, batch: Batch, source: PublicKey | None) -> None:
-        """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this writer's own."""
+        """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this leader's own."""
         own_operator = self._own_operator
         voting = Voting(own_operator.run, self.ballot, batch, own_operator.operators.keys, own_operator.operators.quorum)
         try:
@@ -281,7 +281,7 @@ class Writer:
 
         note = await self._signed(certificate, have_accept)
         await own_operator.apply(batch.first, batch.entries, note, is_own=source is None)
-        if own_operator.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
+        if own_operator.log.head.size != batch.size:  # which a later leader's beats brought about meanwhile
             raise Deposed(own_operator.store.memory.promised.term)
         self.tell()
 
@@ -311,7 +311,7 @@ class Writer:
         self._news = asyncio.Event()
 
     async def beat(self, rounds: OpenRounds) -> None:
-        """Tell the others, again and again, that there is a writer and where the log and ``rounds`` stand, until this is cancelled.
+        """Tell the others, again and again, that there is a leader and where the log and ``rounds`` stand, until this is cancelled.
 
         It goes on beside the takeover, once that has the promises that it needs: who is behind accepts and keeps nothing before it has
         what the log has.
@@ -338,7 +338,7 @@ class Writer:
         """Ask the other operators, each until it answers, until it is enough.
 
         Raises:
-            Deposed: so many listen to a later writer that it can't be enough.
+            Deposed: so many listen to a later leader that it can't be enough.
         """
         own_operator = self._own_operator
         later: dict[PublicKey, int] = {}
@@ -383,7 +383,7 @@ class Writer:
 
 
 def later_term(reason: str) -> int | None:
-    """Return the term of the later writer that an operator refused for; None: it was for something else."""
+    """Return the term of the later leader that an operator refused for; None: it was for something else."""
     words = str(Outdated(0)).split("0")
     if len(words) == 2 and reason.startswith(words[0]) and reason.endswith(words[1]):
         number = reason[len(words[0]) : len(reason) - len(words[1])]
