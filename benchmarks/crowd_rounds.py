@@ -21,7 +21,7 @@ from manta_swarm.protocol.exchange import MAX_AGE, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise, Round, StepMean
-from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
+from manta_swarm.protocol.rounds import Phase, RoundMachine, CommitRef
 from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"crowd")
@@ -174,7 +174,7 @@ class Log:
         number, table = len(self.tables) + 1, sha256(b"".join(closed))
         self.state = sha256(self.state + table)
         round_ = Round(RUN, number, self.last, number, len(closed), table, table, self.state, (), -32, self.open_ms)
-        self.last = Standing.after(round_).commit
+        self.last = CommitRef.after(round_).commit
         self.tables.append(Table(round_, claims))
         self.closing.open(number + 1, self.open_ms, frozenset(claim.key for claim in claims), None if self.is_over else self.now)
         for peer in self.peers:
@@ -200,7 +200,7 @@ class Peer:
     def __init__(self, world: World, log: Log, place: int, microbatches_ms: Sequence[float], rng: random.Random) -> None:
         self.world, self.log, self.rng = world, log, rng
         self.key = sha256(b"peer %d" % place)
-        start = Standing.start(log.manifest, RUN)
+        start = CommitRef.start(log.manifest, RUN)
         self.machine = RoundMachine(log.manifest, RUN, self.key, Plain(), start)
         self.pace = Pace()
         self.microbatches_ms = itertools.cycle(microbatches_ms)

@@ -49,7 +49,7 @@ from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.manifest import Manifest, Optimizer
 from manta_swarm.protocol.records import Claim, ClaimStep
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
@@ -210,7 +210,7 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
         while (command := await receive()) is not None:
             _, round_ = command
             await meet(cohort, neighbours, num_peers, way)
-            cohort_session = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
+            cohort_session = await cohort.convene(CommitRef(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
             claim, digests = claim_of(identity, cohort_session.founder, round_, vector), part_digests(vector)
             pipe.send("ready")
             await asyncio.sleep(await receive() - time.monotonic())

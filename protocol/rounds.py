@@ -45,7 +45,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CommitRef:
     """A commit that a peer can stand on: the state after ``round``."""
 
     round: int
@@ -55,12 +55,12 @@ class Standing:
     entry: Round | None  # None at the run's start
 
     @classmethod
-    def start(cls, manifest: Manifest, run: bytes) -> "Standing":
+    def start(cls, manifest: Manifest, run: bytes) -> "CommitRef":
         """Return where a run begins."""
         return cls(0, run, manifest.initial_state, manifest.exchange.first_min_exponent, None)
 
     @classmethod
-    def after(cls, round_: Round) -> "Standing":
+    def after(cls, round_: Round) -> "CommitRef":
         """Return where a committed round leads."""
         return cls(round_.round, commit_digest(entry_of(round_)), round_.state, round_.min_exponent, round_)
 
@@ -86,7 +86,7 @@ class Commit:
     """What a commit means for this peer."""
 
     is_news: bool  # else nothing changed
-    standing: Standing
+    commit_ref: CommitRef
     promised: Sealed | None  # its inclusion promise was for this round or one before: its claim has to be in the log
     samples_lost: int  # of contributions and microbatches that no round can take any more
     inclusion_promise: InclusionPromise | None = None  # of what was promised
@@ -99,15 +99,15 @@ class RoundMachine:
     too late is an answer, not an error.
     """
 
-    def __init__(self, manifest: Manifest, run: bytes, key: bytes, training_spec: TrainingSpec, held: Standing | None = None) -> None:
+    def __init__(self, manifest: Manifest, run: bytes, key: bytes, training_spec: TrainingSpec, held: CommitRef | None = None) -> None:
         """Stand on ``held``, whose state the caller holds; with None it holds no state yet and is BEHIND the run's start."""
         self._manifest = manifest
         self._run = run
         self._key = key
         self._training_spec = training_spec
         self._held = held
-        self._missing: tuple[Standing, ...] = () if held else (Standing.start(manifest, run),)  # commits after ``held``, oldest first
-        self._base: Standing | None = held  # of the work under way
+        self._missing: tuple[CommitRef, ...] = () if held else (CommitRef.start(manifest, run),)  # commits after ``held``, oldest first
+        self._base: CommitRef | None = held  # of the work under way
         self._samples = 0
         self._under_way = 0  # microbatches that were started and have not come back
         self._begun_at = 0  # the newest round when that work began
@@ -135,7 +135,7 @@ class RoundMachine:
         return Phase.WORKING
 
     @property
-    def newest(self) -> Standing:
+    def newest(self) -> CommitRef:
         """The newest commit known."""
         newest = self._missing[-1] if self._missing else self._held
         assert newest is not None  # from the constructor on there is one or the other
@@ -147,17 +147,17 @@ class RoundMachine:
         return self.newest.round + 1
 
     @property
-    def held(self) -> Standing | None:
+    def held(self) -> CommitRef | None:
         """Where the state that the caller holds stands; None while it holds none."""
         return self._held
 
     @property
-    def missing(self) -> Standing | None:
+    def missing(self) -> CommitRef | None:
         """The newest commit, while its state is not held: to be reached by ``caught_up``."""
         return self._missing[-1] if self._missing else None
 
     @property
-    def path(self) -> tuple[Standing, ...]:
+    def path(self) -> tuple[CommitRef, ...]:
         """The commits after the one held, as far as they are known, oldest first: the last one is ``missing``."""
         return self._missing
 
@@ -167,7 +167,7 @@ class RoundMachine:
         return self._samples
 
     @property
-    def base(self) -> Standing | None:
+    def base(self) -> CommitRef | None:
         """What the work under way stands on: older than the newest commit while the work is overdue, or was begun behind."""
         return self._base
 
@@ -194,7 +194,7 @@ class RoundMachine:
 
     # Microbatches and contributions.
 
-    def microbatch_started(self, *, to_finish: bool = False) -> Standing:
+    def microbatch_started(self, *, to_finish: bool = False) -> CommitRef:
         """WORKING, or working ahead: return the commit whose state the microbatch is to be trained on, or the first local step was.
 
         Several may be under way, of the same work.
@@ -320,14 +320,14 @@ class RoundMachine:
         Raises:
             LedgerError: it contradicts a commit known before, is of another run, or beyond the last round. Nothing changed.
         """
-        standing = Standing.after(round_)
-        self._check_history(round_, standing)
-        if standing.round <= self.newest.round:
-            return Commit(False, standing, None, 0)
-        self._missing = (*self._missing, standing)[-_MAX_MISSING:]
+        commit_ref = CommitRef.after(round_)
+        self._check_history(round_, commit_ref)
+        if commit_ref.round <= self.newest.round:
+            return Commit(False, commit_ref, None, 0)
+        self._missing = (*self._missing, commit_ref)[-_MAX_MISSING:]
         promised, inclusion_promise, lost = None, None, 0
         if self._sealed is not None:
-            if self._inclusion_promise is not None and self._inclusion_promise.round <= standing.round:
+            if self._inclusion_promise is not None and self._inclusion_promise.round <= commit_ref.round:
                 promised, inclusion_promise = self._sealed, self._inclusion_promise
                 self.listed()
             elif self._is_over:
@@ -336,7 +336,7 @@ class RoundMachine:
                 lost += self.refused("too old")
         if self._samples and self._base is not None and not self._fits(self._base.round + 1):
             lost += self.discard()
-        return Commit(True, standing, promised, lost, inclusion_promise)
+        return Commit(True, commit_ref, promised, lost, inclusion_promise)
 
     def caught_up(self, state: bytes, *, took_long: bool = False) -> None:
         """BEHIND: the caller now holds ``state``, that of ``missing`` as it was when the caller began: the log may be further by now.
@@ -350,7 +350,7 @@ class RoundMachine:
         Raises:
             RuntimeError: no commit after the one held has this state.
         """
-        states = [standing.state for standing in self._missing]
+        states = [commit_ref.state for commit_ref in self._missing]
         if state not in states:
             raise RuntimeError("no commit after the one held has this state")
         place = states.index(state)
@@ -386,13 +386,13 @@ class RoundMachine:
             raise RuntimeError("the contribution is another run's or another peer's, or not of this peer alone")
         return Sealed(header, opened, header.claims[0].digest, claims[0].microbatches * self._manifest.microbatch_samples)
 
-    def _check_history(self, round_: Round, standing: Standing) -> None:
+    def _check_history(self, round_: Round, commit_ref: CommitRef) -> None:
         if round_.run != self._run:
             raise LedgerError("a commit of another run")
-        if standing.round > self._manifest.num_rounds:
-            raise LedgerError(f"a commit of round {standing.round} in a run of {self._manifest.num_rounds}")
+        if commit_ref.round > self._manifest.num_rounds:
+            raise LedgerError(f"a commit of round {commit_ref.round} in a run of {self._manifest.num_rounds}")
         for known in (self._held, *self._missing):
-            if known is not None and standing.round == known.round and standing.commit != known.commit:
-                raise LedgerError(f"two commits of round {standing.round}")
-            if known is not None and standing.round == known.round + 1 and round_.base != known.commit:
-                raise LedgerError(f"the commit of round {standing.round} does not follow the one known before it")
+            if known is not None and commit_ref.round == known.round and commit_ref.commit != known.commit:
+                raise LedgerError(f"two commits of round {commit_ref.round}")
+            if known is not None and commit_ref.round == known.round + 1 and round_.base != known.commit:
+                raise LedgerError(f"the commit of round {commit_ref.round} does not follow the one known before it")

@@ -37,7 +37,7 @@ from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS, MAX_OPEN_MS
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import PublicKey
 
 __all__ = ["Accepted", "Cohort", "Gathered", "CohortSession"]
@@ -128,7 +128,7 @@ class Cohort:
         members = self._group.members
         return tuple(key for key in self._service.cohort_peers.fresh() if members is None or key in members)
 
-    async def convene(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group | None = None) -> CohortSession:
+    async def convene(self, base: CommitRef, microbatch_ms: int, left_ms: float, group: Group | None = None) -> CohortSession:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
 
         Args:

@@ -40,7 +40,7 @@ from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
 from manta_swarm.protocol.rosters import Silence
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop
@@ -252,7 +252,7 @@ class MemberSession(CohortSession):
     """The place of a member who is not the founder."""
 
     def __init__(
-        self, service: Service, base: Standing, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
+        self, service: Service, base: CommitRef, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
     ) -> None:
         """Begin with the first step, whose vector is due at ``ends_ms``."""
         super().__init__(service.links.key)

@@ -31,7 +31,7 @@ from manta_swarm.peer.cohort.messages import (
 from manta_swarm.peer.cohort.cohort_session import Service
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop
 
@@ -58,7 +58,7 @@ class NoMean(ValueError):
 class Coordinator:
     """One addition, of a step's vectors or of what is given at the end."""
 
-    def __init__(self, service: Service, base: Standing, step: int, reducing: AllReduce) -> None:
+    def __init__(self, service: Service, base: CommitRef, step: int, reducing: AllReduce) -> None:
         """Prepare.
 
         Args:

@@ -25,7 +25,7 @@ from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.listed import trained_fault
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rosters import Durations, Timetable, claim_bytes, fits, most_members, outliers
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop, within
@@ -72,7 +72,7 @@ class FounderSession(CohortSession):
     def __init__(
         self,
         service: Service,
-        base: Standing,
+        base: CommitRef,
         cohort: str,
         expected: Iterable[PublicKey],
         until_ms: float,

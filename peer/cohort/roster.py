@@ -15,7 +15,7 @@ from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import PublicKey
 
 _TRIES = 3  # founders that are asked for a place
@@ -60,7 +60,7 @@ class Rosters:
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
-    async def find(self, base: Standing, microbatch_ms: int, left_ms: float, group: Group) -> CohortSession:
+    async def find(self, base: CommitRef, microbatch_ms: int, left_ms: float, group: Group) -> CohortSession:
         """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
         search = self._search = object()
         self._round, self._base, self._group = base.round + 1, base.commit, group
@@ -83,7 +83,7 @@ class Rosters:
 
     # Asking a founder.
 
-    async def _look(self, search: object, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
+    async def _look(self, search: object, base: CommitRef, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
         service = self._service
         others: set[PublicKey] = set()  # who are of another cohort, as they say
         founder = choose_founder(self._key, self._cohort_peers(), service.silence, self._round)
@@ -109,7 +109,7 @@ class Rosters:
                 return self._answered(base, founder, answer)
         return None
 
-    async def _ask(self, founder: PublicKey, base: Standing, microbatch_ms: int, until_ms: float) -> JoinAnswer | None:
+    async def _ask(self, founder: PublicKey, base: CommitRef, microbatch_ms: int, until_ms: float) -> JoinAnswer | None:
         """Ask for a place; None: no answer."""
         self._founder = founder
         self._answer_all()
@@ -122,7 +122,7 @@ class Rosters:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
             return None
 
-    def _answered(self, base: Standing, founder: PublicKey, answer: JoinAnswer) -> CohortSession | None:
+    def _answered(self, base: CommitRef, founder: PublicKey, answer: JoinAnswer) -> CohortSession | None:
         if answer.place == Place.NOT_YET:
             self._service.silence.note_late(founder, self._round)
         if answer.place != Place.TAKEN:
@@ -136,7 +136,7 @@ class Rosters:
 
     # Being the founder.
 
-    def _found(self, base: Standing, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
+    def _found(self, base: CommitRef, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
         """Take the founder's place; members may come until the first step is over."""
         service, steps, now_ms = self._service, self._service.manifest.exchange.local_steps, self._service.now_ms()
         if not fits(microbatch_ms, left_ms, steps):

@@ -17,7 +17,7 @@ from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 
 if TYPE_CHECKING:
     from manta_swarm.peer.session import Session
@@ -101,7 +101,7 @@ class Feature:
         """Whether others compute microbatches for this peer."""
         return False
 
-    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession | None:
+    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession | None:
         """Return the place of this peer in a roster of the feature's own for its work on ``base``; None: it has none.
 
         ``kept_ms`` of the round's time are kept for coding and handing in.
@@ -220,7 +220,7 @@ class Features(Feature):
         """See ``Feature``."""
         return any(one.has_helpers for one in self._all)
 
-    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession | None:
+    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession | None:
         """Return the place that the first feature gives that has one."""
         for one in self._all:
             if (cohort_session := await one.take_place(base, group, kept_ms)) is not None:

@@ -23,7 +23,7 @@ from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.table import Weighed
 from manta_swarm.runtime.tasks import together
 
@@ -42,7 +42,7 @@ class Way:
 
 
 def ways(
-    target: Standing, held: Standing | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_min_exponents: bool
+    target: CommitRef, held: CommitRef | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_min_exponents: bool
 ) -> list[Way]:
     """Return the ways to ``target`` from what is held, that of the fewest bytes first.
 
@@ -66,8 +66,8 @@ def ways(
 
 
 def next_stop(
-    path: Sequence[Standing], held: Standing | None, manifest: Manifest, num_weights: int, min_exponents: Container[int]
-) -> Standing:
+    path: Sequence[CommitRef], held: CommitRef | None, manifest: Manifest, num_weights: int, min_exponents: Container[int]
+) -> CommitRef:
     """Return the commit to reach next: the newest one, or the next one where going on round by round takes fewer bytes than its state.
 
     So a newcomer whose line is so slow that rounds go by while it fetches the state fetches that once.
@@ -123,12 +123,12 @@ class States:
         while len(self._own_bodies) > 2:
             del self._own_bodies[next(iter(self._own_bodies))]
 
-    def next_stop(self, path: Sequence[Standing], held: Standing | None, min_exponents: Container[int]) -> Standing:
+    def next_stop(self, path: Sequence[CommitRef], held: CommitRef | None, min_exponents: Container[int]) -> CommitRef:
         """Return the commit of ``path`` to reach next; see the function of this name."""
         stop = next_stop(path, held, self._manifest, self._num_weights, min_exponents)
         return path[-1] if stop.round <= self._no_way_to else stop
 
-    async def reach(self, target: Standing, held: Standing | None, min_exponents: Mapping[int, int]) -> Blob | None:
+    async def reach(self, target: CommitRef, held: CommitRef | None, min_exponents: Mapping[int, int]) -> Blob | None:
         """Make the state of the commit ``target`` the state, checked against its digest.
 
         Args:
@@ -220,7 +220,7 @@ class States:
         if state.round == self._plan.teacher_round:
             self._teacher = (self._blob_store.pin(blob), state.parameters)
 
-    async def _by(self, way: Way, target: Standing, held: Standing | None, min_exponents: Mapping[int, int]) -> tuple[State, Blob | None]:
+    async def _by(self, way: Way, target: CommitRef, held: CommitRef | None, min_exponents: Mapping[int, int]) -> tuple[State, Blob | None]:
         if way.name == "state":
             blob = await self._state(target.state)
             return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights), None

@@ -16,7 +16,7 @@ from manta_swarm.peer.train.trainer import LocalTrainer
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
-from manta_swarm.protocol.rounds import Phase, Standing
+from manta_swarm.protocol.rounds import Phase, CommitRef
 from manta_swarm.runtime.tasks import unless, within
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
@@ -89,7 +89,7 @@ class TrainingLoop:
             else:
                 self._context.board.add(samples_lost=self._machine.discard())
 
-    async def _take_place(self, base: Standing, group: Group) -> CohortSession:
+    async def _take_place(self, base: CommitRef, group: Group) -> CohortSession:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         context, progress = self._context, self._progress
         if progress.machine.phase is not Phase.WORKING or base.round < progress.newest_round:
@@ -116,7 +116,7 @@ class TrainingLoop:
                 return False
         return True
 
-    async def _load_weights(self, base: Standing) -> bool:
+    async def _load_weights(self, base: CommitRef) -> bool:
         """Give the worker the held state, and its teacher where the round has one; False: the teacher could not be had, try again."""
         if self._trainer.has(base.state):
             return True

@@ -24,7 +24,7 @@ from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.microbatches import place_of_microbatch
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 
 logger = logging.getLogger("manta.peer")
 
@@ -102,20 +102,20 @@ class LocalTrainer:
         await self._pool.load(state.parameters, teacher)
         self._loaded = digest
 
-    def begin(self, base: Standing) -> None:
+    def begin(self, base: CommitRef) -> None:
         """The next work is on this base: to be called before its cohort is looked up, whose size may depend on it."""
         self._progress.pace.base_began()
         self._open_ms = self._progress.open_ms(self._context.manifest)
         if self._sizing is not None:
             self._sizing.opened(base.round + 1, self._open_ms)
 
-    def end(self, base: Standing, cohort: str) -> None:
+    def end(self, base: CommitRef, cohort: str) -> None:
         """The work on this base is over, whatever came of it."""
         if self._sizing is not None and (microbatch_ms := self._progress.pace.on_base_ms):
             architectures = self._training_spec.plan.architectures(base.round + 1, cohort)
             self._sizing.worked(base.round + 1, architectures[0], microbatch_ms, self._open_ms)
 
-    async def train(self, base: Standing, state: State, cohort: str, cohort_session: "asyncio.Future[CohortSession]") -> tuple[Learnt, CohortSession] | None:
+    async def train(self, base: CommitRef, state: State, cohort: str, cohort_session: "asyncio.Future[CohortSession]") -> tuple[Learnt, CohortSession] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a microbatch, or what was trained is of no use by now.

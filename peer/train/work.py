@@ -15,7 +15,7 @@ from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
@@ -132,7 +132,7 @@ class GradientAccumulator:
 class Work:
     """What a peer trains on one base, as far as it is."""
 
-    base: Standing
+    base: CommitRef
     cohort: str  # that its claims name
     accumulator: GradientAccumulator
 

@@ -65,19 +65,19 @@ class OperatorPrograms(Programs):
         """Return the newest round that one of these operators has."""
         return max((self.status(name_of(place)).get("round", 0) for place in places), default=0)
 
-    def standing(self, place: int) -> Status:
+    def commit_ref(self, place: int) -> Status:
         """Return where an operator stands among the others."""
         found: Status = self.status(name_of(place)).get("operators") or {}
         return found
 
     def hear_each_other(self) -> bool:
         """Return whether each operator says that it hears all the others."""
-        return all(len(self.standing(place).get("heard", ())) == self.count - 1 for place in range(self.count))
+        return all(len(self.commit_ref(place).get("heard", ())) == self.count - 1 for place in range(self.count))
 
     def writer(self, among: Sequence[int] | None = None) -> int | None:
         """Return the operator at work, or one of some, that says that it writes; None: none does."""
         places = self.at_work() if among is None else among
-        return next((place for place in places if self.standing(place).get("role") == "writer"), None)
+        return next((place for place in places if self.commit_ref(place).get("role") == "writer"), None)
 
     def wait_for_writer(self) -> int:
         """Return the writer, once there is one."""

@@ -17,7 +17,7 @@ from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
@@ -35,9 +35,9 @@ MICROBATCH_MS, LEFT_MS = 100, 60_000.0
 TRAINING_SPEC = FixedTrainingSpec((10,))  # of one architecture
 
 
-def base_of(round_: int) -> Standing:
+def base_of(round_: int) -> CommitRef:
     """Return the commit of a round."""
-    return Standing(round_, sha256(b"commit %d" % round_), sha256(b"state %d" % round_), -32, None)
+    return CommitRef(round_, sha256(b"commit %d" % round_), sha256(b"state %d" % round_), -32, None)
 
 
 def vector_of(number: int, step: int = 0, count: int = COUNT) -> Any:

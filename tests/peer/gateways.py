@@ -23,7 +23,7 @@ from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
 from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.runtime.clock import SystemClock
@@ -68,16 +68,16 @@ class Gateway:
         )
         self.service = GatewayService(self.context, digits(), is_lease_only=is_lease_only)
         self.keeper = Feature()
-        self.base = Standing.start(self.manifest, self.signed.run)
+        self.base = CommitRef.start(self.manifest, self.signed.run)
 
     async def convene(
-        self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
+        self, base: CommitRef | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
     ) -> LeaseSession:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
         return await self.service.convene(self.base, self.state, cohort, lent, self.keeper, left_ms=left_ms, next_ms=left_ms + 5_000)
 
-    def after(self, round_: int) -> Standing:
+    def after(self, round_: int) -> CommitRef:
         """Return a commit that the gateway might go on to."""
         return replace(self.base, round=round_, commit=sha256(b"commit %d" % round_))
 

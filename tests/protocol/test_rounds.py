@@ -8,7 +8,7 @@ import pytest
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import Phase, RoundMachine, Standing
+from manta_swarm.protocol.rounds import Phase, RoundMachine, CommitRef
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
     MANIFEST,
@@ -65,7 +65,7 @@ def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
     one.ticketed(inclusion_promise_of(header, 1))
     assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.TICKETED, inclusion_promise_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
-    assert (commit.is_news, commit.standing, commit.samples_lost) == (True, STANDINGS[1], 0)
+    assert (commit.is_news, commit.commit_ref, commit.samples_lost) == (True, STANDINGS[1], 0)
     assert commit.promised is not None
     assert (commit.promised.header, commit.inclusion_promise) == (header, inclusion_promise_of(header, 1))
     assert (one.phase, one.sealed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
@@ -89,7 +89,7 @@ def test_a_peer_without_a_state_fetches_the_run_s_first_or_the_newest() -> None:
 
 def test_a_standing_says_what_the_entry_says() -> None:
     assert (START.round, START.commit, START.state, START.min_exponent, START.entry) == (0, RUN, MANIFEST.initial_state, -32, None)
-    after = Standing.after(ROUNDS[0])
+    after = CommitRef.after(ROUNDS[0])
     assert (after.round, after.state, after.min_exponent, after.entry) == (1, ROUNDS[0].state, -31, ROUNDS[0])
     assert after.commit == ROUNDS[1].base
 
@@ -352,7 +352,7 @@ def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way(
     for round_ in rounds:
         one.committed(round_)
     one.caught_up(rounds[0].state)
-    assert (one.phase, one.held, one.round) == (Phase.BEHIND, Standing.after(rounds[0]), 102)
+    assert (one.phase, one.held, one.round) == (Phase.BEHIND, CommitRef.after(rounds[0]), 102)
 
 
 def test_the_state_is_fetched_while_a_contribution_waits() -> None:

@@ -372,7 +372,7 @@ class Swarm(RuleBasedStateMachine):
             return
         self.num_cheats += 1
         rounds = len(self.log.rounds)
-        base = self.log.standing(max(0, rounds - data.draw(st.sampled_from([0, 0, 0, 1, 1, *range(2, MAX_AGE + 2)]))))
+        base = self.log.commit_ref(max(0, rounds - data.draw(st.sampled_from([0, 0, 0, 1, 1, *range(2, MAX_AGE + 2)]))))
         shown = [*[body_of(b"cheat %d" % self.num_cheats)] * 9, *(kept.body for kept in self.log.stored[:-9:-1])]
         body = data.draw(st.sampled_from(shown))
         header = listing([claim_of(CHEAT, base, data.draw(st.integers(1, 9)))], CHEAT, body)
@@ -394,7 +394,7 @@ class Swarm(RuleBasedStateMachine):
         self.joins = data.draw(st.sampled_from([None, "as it should", "too much", "alone too"]))
 
     def join(self, peer: Peer) -> None:
-        base = self.log.standing(VERIFIED.claim(peer.claim).round - 1)
+        base = self.log.commit_ref(VERIFIED.claim(peer.claim).round - 1)
         microbatches = 1_000 if self.joins == "too much" else 1
         claim = claim_of(CHEAT, base, microbatches, founder=peer.key, residual=sha256(b"nothing"))
         peer.take_claim(claim)
@@ -411,9 +411,9 @@ class Swarm(RuleBasedStateMachine):
         base = VERIFIED.claim(self.shown[-1]).base
         claims = {VERIFIED.claim(signed).key: signed for signed in self.shown if VERIFIED.claim(signed).base == base}
         listed = [claims[key] for key in sorted(claims) if data.draw(st.integers(0, 4))]
-        standing = self.log.standing(VERIFIED.claim(self.shown[-1]).round - 1)
+        commit_ref = self.log.commit_ref(VERIFIED.claim(self.shown[-1]).round - 1)
         body = body_of(b"cheat %d" % self.num_cheats)
-        header = listing([*listed, claim_of(CHEAT, standing, 1)], CHEAT, body)
+        header = listing([*listed, claim_of(CHEAT, commit_ref, 1)], CHEAT, body)
         self.cheat(header, body if data.draw(st.booleans()) else b"another", may_bring=data.draw(st.booleans()))
 
     # What always holds.

@@ -17,7 +17,7 @@ from manta_swarm.peer.features.gateway.returns import Returns
 from manta_swarm.protocol.leases import Leases
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rosters import Durations, outliers
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop, within
@@ -45,7 +45,7 @@ class LeaseSession(CohortSession):
     def __init__(
         self,
         context: RunContext,
-        base: Standing,
+        base: CommitRef,
         leases: Leases,
         durations: Durations,
         returns: Returns,

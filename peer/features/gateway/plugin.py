@@ -27,7 +27,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.light import why_no_leases
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.runtime.door import Door
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Gateway(Feature):
         """Whether light contributors compute for this peer."""
         return self.is_lease_only or self._service.has_contributors
 
-    async def take_place(self, base: Standing, group: Group, kept_ms: float) -> CohortSession:
+    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession:
         """Return the place of this peer's work on a base, for which light contributors get leases from now on."""
         session, context, pace = self._session, self._context, self._progress.pace
         assert session is not None

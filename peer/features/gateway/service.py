@@ -40,7 +40,7 @@ from manta_swarm.protocol.light import (
 )
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rosters import Durations, Timetable
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
 
@@ -93,7 +93,7 @@ class GatewayService:
     # The gateway's own side.
 
     async def convene(
-        self, base: Standing, state: State, cohort: str, lent: Lent, keeper: Feature, *, left_ms: float, next_ms: float
+        self, base: CommitRef, state: State, cohort: str, lent: Lent, keeper: Feature, *, left_ms: float, next_ms: float
     ) -> LeaseSession:
         """Return the place of this peer's work on ``base``, for which light contributors get leases from now on.
 

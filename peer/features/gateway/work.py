@@ -19,7 +19,7 @@ from manta_swarm.protocol.light import CODEC, Lease, LightReturn
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ NOTHING_LENT = Lent(ZEROS, b"")
 class Work:
     """What there is to do on one base."""
 
-    base: Standing
+    base: CommitRef
     cohort: str  # this peer's, as its claim names it
     architectures: tuple[Architecture, ...]
     architecture: Architecture
@@ -50,7 +50,7 @@ class Work:
     samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
     ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
 
-    def is_on(self, base: Standing, cohort: str, lent: Lent) -> bool:
+    def is_on(self, base: CommitRef, cohort: str, lent: Lent) -> bool:
         """Return whether what is leased here is what would be leased on a base, and may still be handed in."""
         own = (self.base.commit, self.cohort, self.lent.residual.digest, self.lent.contribution)
         return own == (base.commit, cohort, lent.residual.digest, lent.contribution) and not self.cohort_session.is_closed

@@ -31,7 +31,7 @@ from manta_swarm.protocol.light import CODEC, MAX_LEASE_MICROBATCHES, Lease, Lig
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 
@@ -189,7 +189,7 @@ class LightWork:
         space = self._training_spec.plan.space
         body = encode(CODEC, vector[coverage(space, architecture)], lease.min_exponent)
         decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.min_exponent), space, architecture)
-        work = Work(Standing(lease.round - 1, lease.base, b"", lease.min_exponent, None), lease.cohort, accumulator)
+        work = Work(CommitRef(lease.round - 1, lease.base, b"", lease.min_exponent, None), lease.cohort, accumulator)
         digest = vector_digest(decoded)  # given too: its gateway, which has the residual, adds the part of it
         of_step = digest if accumulator.step_microbatches else b""
         claim = claim_of(self._terms, work, of_step, PublicKey(lease.gateway), self.microbatch_ms, given=digest, residual=lease.residual)

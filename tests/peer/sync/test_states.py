@@ -21,7 +21,7 @@ from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.recipe import Recipe
 from manta_swarm.protocol.records import Round, Threshold
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
 from tests.peer.contexts import context_of
@@ -35,13 +35,13 @@ MIN_EXPONENTS = dict.fromkeys(range(-10, 110), -32)
 # Which way is the shortest.
 
 MANIFEST = manifest_of(EARLY)  # SGD: a state has one moment
-START = Standing(9, sha256(b"commit"), sha256(b"state"), -32, None)
+START = CommitRef(9, sha256(b"commit"), sha256(b"state"), -32, None)
 
 
-def after(rows: int, round_: int = 10) -> Standing:
+def after(rows: int, round_: int = 10) -> CommitRef:
     """Return a commit with so many rows."""
     digest = sha256(b"any")
-    return Standing.after(Round(digest, round_, digest, 0, rows, digest, digest, digest, (Threshold(0, 1, 1),), -32, 1))
+    return CommitRef.after(Round(digest, round_, digest, 0, rows, digest, digest, digest, (Threshold(0, 1, 1),), -32, 1))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_bytes_are_those_that_travel() -> None:
     ],
 )
 def test_where_there_is_less_to_go_by_there_are_fewer_ways(
-    target: Standing, held: Standing | None, knows_min_exponents: bool, names: list[str]
+    target: CommitRef, held: CommitRef | None, knows_min_exponents: bool, names: list[str]
 ) -> None:
     assert [way.name for way in ways(target, held, False, MANIFEST, 100_000, knows_min_exponents)] == names
 
@@ -153,15 +153,15 @@ class Scene:
         """Let a peer look for the others again."""
         await self.neighbours[identity.public_key].look()
 
-    def commit(self, rows: int = 1, **lies: object) -> Standing:
+    def commit(self, rows: int = 1, **lies: object) -> CommitRef:
         """Commit a round of so many contributions; return it."""
         for peer in PEERS[:rows]:
             self.log.give(peer, next(self.seeds))
-        return Standing.after(self.log.commit(**lies))
+        return CommitRef.after(self.log.commit(**lies))
 
     @property
-    def start(self) -> Standing:
-        return Standing.start(self.log.manifest, self.log.ledger.run)
+    def start(self) -> CommitRef:
+        return CommitRef.start(self.log.manifest, self.log.ledger.run)
 
     async def at_the_start(self, identity: Identity) -> States:
         """Return a peer that holds the run's first state; nothing was asked for yet."""
@@ -240,7 +240,7 @@ def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
         _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
         states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
         assert blob_store.get(blob.root) is None
-        await states.reach(Standing.after(scene.log.commit()), scene.start, own_min_exponents(scene))
+        await states.reach(CommitRef.after(scene.log.commit()), scene.start, own_min_exponents(scene))
         assert blob_store.get(blob.root) is not None
 
     in_scene(story)
@@ -280,7 +280,7 @@ def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again
             await states.reach(stop, held, min_exponents)
             assert state_digest(states.held) == stop.state
             held = stop
-        assert not {standing.state for standing in path} & set(scene.asked)
+        assert not {commit_ref.state for commit_ref in path} & set(scene.asked)
 
     in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
 
@@ -398,13 +398,13 @@ def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) ->
 # The teacher.
 
 
-async def live_through(scene: Scene, states: States, last: int) -> list[Standing]:
-    """Take a peer from the first state to that of round ``last``; return the standings of all rounds."""
-    standings = [scene.start]
+async def live_through(scene: Scene, states: States, last: int) -> list[CommitRef]:
+    """Take a peer from the first state to that of round ``last``; return the commit refs of all rounds."""
+    commit_refs = [scene.start]
     for _ in range(last):
-        standings.append(scene.commit())
-        await states.reach(standings[-1], standings[-2], own_min_exponents(scene))
-    return standings
+        commit_refs.append(scene.commit())
+        await states.reach(commit_refs[-1], commit_refs[-2], own_min_exponents(scene))
+    return commit_refs
 
 
 def teacher_round(scene: Scene) -> int:
@@ -446,13 +446,13 @@ def test_in_a_sandwich_run_there_is_never_a_teacher() -> None:
 def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for_who_audits() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(EARLY)
-        standings = await live_through(scene, states, 3)
+        commit_refs = await live_through(scene, states, 3)
         found = await states.teacher()
         assert found is not None
         assert found[0] == state_digest(states.held)
         assert torch.equal(found[1], states.held.parameters)
-        for standing, is_taught in zip(standings[-2:], (False, True), strict=True):
-            parameters, teacher = await states.parameters(standing.state)
+        for commit_ref, is_taught in zip(commit_refs[-2:], (False, True), strict=True):
+            parameters, teacher = await states.parameters(commit_ref.state)
             assert (teacher is not None) == is_taught
             if teacher is not None:
                 assert torch.equal(teacher, parameters)
@@ -463,14 +463,14 @@ def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for
 def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_hands_it_on() -> None:
     async def story(scene: Scene) -> None:
         early, late, third = await scene.at_the_start(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
-        standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, MIN_EXPONENTS)
-        await third.reach(standings[-1], None, MIN_EXPONENTS)
+        commit_refs = await live_through(scene, early, teacher_round(scene) + 1)
+        await late.reach(commit_refs[-1], None, MIN_EXPONENTS)
+        await third.reach(commit_refs[-1], None, MIN_EXPONENTS)
         scene.log.go_away()
         found, expected = await late.teacher(), await early.teacher()
         assert found is not None
         assert expected is not None
-        assert found[0] == expected[0] == standings[teacher_round(scene)].state
+        assert found[0] == expected[0] == commit_refs[teacher_round(scene)].state
         assert torch.equal(found[1], expected[1])
         del scene.log.network.endpoints[EARLY.public_key]
         assert await late.teacher() == found  # it is not asked for again
@@ -485,9 +485,9 @@ def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.Log
     async def story(scene: Scene) -> None:
         early, late = await scene.at_the_start(EARLY), await scene.peer(LATE)
         first = Blob.of(state_pieces(early.held))
-        standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, MIN_EXPONENTS)
-        lie, root = BlobStore(max_bytes=1), standings[teacher_round(scene)].state
+        commit_refs = await live_through(scene, early, teacher_round(scene) + 1)
+        await late.reach(commit_refs[-1], None, MIN_EXPONENTS)
+        lie, root = BlobStore(max_bytes=1), commit_refs[teacher_round(scene)].state
         lie._pinned[root] = Blob(first.pieces, first.hashes, root)  # type: ignore[arg-type]
         liar = scene.log.network.endpoint(LIAR.public_key)
         await lie.serve(liar)

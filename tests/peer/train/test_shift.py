@@ -17,7 +17,7 @@ from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
-from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.rounds import RoundMachine, CommitRef
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import signed_manifest, until
 from tests.peer.contexts import progress_of
@@ -25,7 +25,7 @@ from tests.runs import FixedTrainingSpec
 
 PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
-START = Standing.start(SIGNED.open(), SIGNED.run)
+START = CommitRef.start(SIGNED.open(), SIGNED.run)
 MICROBATCH = SIGNED.open().microbatch_samples
 ASKED = (TINY.largest(), TINY.smallest())
 MANY = 100

@@ -17,7 +17,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT, claim_bytes
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.shards import MAX_SHARDS
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
@@ -91,7 +91,7 @@ def test_a_step_that_ended_is_kept_and_the_next_one_has_a_gradient_of_its_own() 
     assert [(step.vector, step.count) for step in accumulator.claimed(b"")] == [(sha256(b"own"), 3), (sha256(b"own too"), 1)]
 
 
-BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+BASE = CommitRef(6, sha256(b"base"), sha256(b"state"), -20, None)
 ACCOUNT = Identity(b"\x51" * 32).public_key
 RUN = sha256(b"run")
 

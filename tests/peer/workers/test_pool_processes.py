@@ -30,7 +30,7 @@ from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
 from manta_swarm.peer.workers.processes import ProcessPool, Timeout, WorkerData
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
-from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.rounds import RoundMachine, CommitRef
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.child import Restart
 from tests.automl.data.files import noise, write_picture
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.swarm
 
 PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
-START = Standing.start(SIGNED.open(), SIGNED.run)
+START = CommitRef.start(SIGNED.open(), SIGNED.run)
 ASKED = (TINY.largest(), TINY.smallest())
 PATIENT = Timeout(least_s=240.0, again=Restart(0.01, 0.02, free=1))
 QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
