@@ -28,7 +28,7 @@ _BEHIND = 1  # a round that the old self had in its log, and another one has acc
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogPosition:
     """Where an operator stands, as it tells a newcomer."""
 
     promised: Ballot
@@ -45,7 +45,7 @@ class Heard:
     """A standing, and whose."""
 
     key: bytes
-    standing: Standing
+    position: LogPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Newcomer:
         if len(self.heard) > MAX_OPERATORS:
             raise ValueError("more operators than a run has")
 
-    def hearing(self, key: bytes, standing: Standing) -> "Newcomer":
+    def hearing(self, key: bytes, position: LogPosition) -> "Newcomer":
         """Return it with what the operator ``key`` said; the first word of each counts."""
-        return self if key in self.keys else replace(self, heard=(*self.heard, Heard(key, standing)))
+        return self if key in self.keys else replace(self, heard=(*self.heard, Heard(key, position)))
 
     @property
     def keys(self) -> frozenset[bytes]:
@@ -70,17 +70,17 @@ class Newcomer:
     @property
     def size(self) -> int:
         """A log that is longer has all that the old self may have signed or accepted, or something else in its place."""
-        return max((each.standing.size for each in self.heard), default=0)
+        return max((each.position.size for each in self.heard), default=0)
 
     @property
     def round(self) -> int:
         """With this round the log has all that the old self kept and that has an inclusion promise."""
-        return max((each.standing.round for each in self.heard), default=0) + _BEHIND + LATER
+        return max((each.position.round for each in self.heard), default=0) + _BEHIND + LATER
 
     @property
     def promised(self) -> Ballot:
         """The old self promised to listen to none later."""
-        return max((each.standing.promised for each in self.heard), default=NOBODY)
+        return max((each.position.promised for each in self.heard), default=NOBODY)
 
     def is_over(self, others: Collection[bytes], size: int, round: int) -> bool:
         """Return whether an operator takes part from now on, who listens to no ballot older than ``promised``.

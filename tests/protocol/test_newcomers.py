@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.ballots import NOBODY, Ballot
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.newcomers import Newcomer, Standing
+from manta_swarm.protocol.newcomers import Newcomer, LogPosition
 from tests.protocol.operators_world import IDENTITIES, World, run
 
 KEYS = [identity.public_key for identity in IDENTITIES]
@@ -43,12 +43,12 @@ def test_a_simulation_in_which_it_took_part_at_once_sees_what_that_breaks() -> N
 
 def test_all_others_are_heard_the_log_is_longer_and_nothing_kept_is_left() -> None:
     newcomer = Newcomer()
-    for key, standing in zip(
-        KEYS[1:], (Standing(Ballot(7, KEYS[1]), 40, 5), Standing(Ballot(9, KEYS[2]), 44, 4), Standing(NOBODY, 30, 3)), strict=True
+    for key, position in zip(
+        KEYS[1:], (LogPosition(Ballot(7, KEYS[1]), 40, 5), LogPosition(Ballot(9, KEYS[2]), 44, 4), LogPosition(NOBODY, 30, 3)), strict=True
     ):
         assert not newcomer.is_over(KEYS[1:], 10**6, 10**6)
-        newcomer = newcomer.hearing(key, standing)
-    assert newcomer == newcomer.hearing(KEYS[1], Standing(Ballot(20, KEYS[1]), 100, 100))  # the first word counts
+        newcomer = newcomer.hearing(key, position)
+    assert newcomer == newcomer.hearing(KEYS[1], LogPosition(Ballot(20, KEYS[1]), 100, 100))  # the first word counts
     assert not newcomer.is_over(KEYS[1:], 44, 9)
     assert not newcomer.is_over(KEYS[1:], 45, 8)
     assert newcomer.is_over(KEYS[1:], 45, 9)
@@ -58,5 +58,5 @@ def test_all_others_are_heard_the_log_is_longer_and_nothing_kept_is_left() -> No
 
 def test_a_standing_out_of_range_is_none() -> None:
     for size, round_ in ((-1, 0), (0, -1), (2**63, 0)):
-        with pytest.raises(ValueError, match="standing"):
-            Standing(NOBODY, size, round_)
+        with pytest.raises(ValueError, match="position"):
+            LogPosition(NOBODY, size, round_)

@@ -15,10 +15,10 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError
-from manta_swarm.protocol.newcomers import Standing
+from manta_swarm.protocol.newcomers import LogPosition
 from manta_swarm.protocol.signing import PublicKey
 
-STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
+STANDING = "operators-position"  # of no content; the answer is a ``protocol.newcomers.LogPosition``
 
 _LOOK_S = 1.0
 
@@ -58,7 +58,7 @@ class Coming:
         if not self.takes_part:
             raise Busy("this operator has begun anew, and takes no part yet")
 
-    def told(self) -> Standing:
+    def told(self) -> LogPosition:
         """Return where this operator stands.
 
         Raises:
@@ -67,7 +67,7 @@ class Coming:
         self.check()
         memory, size = self._store.memory, self._log.head.size
         accepted = memory.accepted_at(size)
-        return Standing(memory.promised, size if accepted is None else accepted.batch.size, self._log.ledger.round)
+        return LogPosition(memory.promised, size if accepted is None else accepted.batch.size, self._log.ledger.round)
 
     def waits_for(self) -> tuple[list[PublicKey], int]:
         """Return which others were not heard yet, and the round that the log needs at least."""
@@ -92,10 +92,10 @@ class Coming:
     async def _ask(self, key: PublicKey) -> None:
         try:
             answer = await self._endpoint.call(key, STANDING, b"", timeout_s=timeouts.CALL_S)
-            standing = unpack(Standing, answer, max_bytes=MAX_SMALL_BYTES)
+            position = unpack(LogPosition, answer, max_bytes=MAX_SMALL_BYTES)
         except MantaError as error:
             logger.info("an operator does not say where it stands reason=%s", error)
             return
         newcomer = self._store.newcomer
         assert newcomer is not None
-        await self._disk.do(self._store.come, newcomer.hearing(key, standing))
+        await self._disk.do(self._store.come, newcomer.hearing(key, position))

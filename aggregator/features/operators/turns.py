@@ -60,11 +60,11 @@ class Turns(Feature):
     @property
     def leader(self) -> str | None:
         """See ``Keeper``."""
-        return self.standing().leader
+        return self.position().leader
 
     def status(self) -> Mapping[str, object]:
         """See ``Feature``."""
-        return {"operators": self.standing()}
+        return {"operators": self.position()}
 
     def left_ms(self, now: int) -> int:
         """Return how long headers for the open round still have."""
@@ -75,7 +75,7 @@ class Turns(Feature):
         if self._leader is not None:
             self._leader.tell()
 
-    def standing(self) -> AmongOthers:
+    def position(self) -> AmongOthers:
         """Return where this operator stands among the others."""
         heard = self.service.leader
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
@@ -132,10 +132,10 @@ class Turns(Feature):
 
     async def _watch(self) -> None:
         """Tell when this operator's standing is another: a leader that falls silent does not say so."""
-        before = self.standing()
+        before = self.position()
         while True:
             await asyncio.sleep(_LOOK_S)
-            now = self.standing()
+            now = self.position()
             if now != before:
                 before = now
                 self._changed()

@@ -14,7 +14,7 @@ FOUND = {"name": "r", "run": "0123", "round": 3, "num_rounds": 9, "ledger_size":
 
 
 @pytest.mark.parametrize(
-    ("standing", "said"),
+    ("position", "said"),
     [
         ({"role": "leader", "term": 4, "leader": "A", "heard": ["B"]}, "writes, term 4; hears 1 others"),
         ({"role": "fellow", "term": 4, "leader": "A", "heard": ["A"]}, "does not write; A does, term 4; hears 1 others"),
@@ -29,8 +29,8 @@ FOUND = {"name": "r", "run": "0123", "round": 3, "num_rounds": 9, "ledger_size":
         ),
     ],
 )
-def test_where_an_operator_stands_is_said_in_a_line(tmp_path: Path, standing: dict[str, Any], said: str) -> None:
-    (tmp_path / "status.json").write_text(json.dumps({**FOUND, "operators": standing}))
+def test_where_an_operator_stands_is_said_in_a_line(tmp_path: Path, position: dict[str, Any], said: str) -> None:
+    (tmp_path / "status.json").write_text(json.dumps({**FOUND, "operators": position}))
     with only_process(tmp_path):
         shown = CliRunner().invoke(status, ["--dir", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
