@@ -10,7 +10,7 @@ from typing import Any
 from manta_swarm.aggregator.commit.timeline import KEPT as KEPT_TIMES
 from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
 from manta_swarm.aggregator.monitor.ledger_answers import MAX_ENTRIES
-from manta_swarm.aggregator.monitor.people import STATES, Standing
+from manta_swarm.aggregator.monitor.people import STATES, PeerRow
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.quality import COSTS, evenly, spread
 from manta_swarm.aggregator.monitor.settings import MonitorSection
@@ -216,7 +216,7 @@ class Answers:
             everybody.sort(key=lambda one: (-(one.seen.last_round if one.seen else 0), one.key))
         return shown_swarm(self._sight.view, everybody[:MAX_SWARM], len(everybody))
 
-    def _the_peer(self, text: str) -> Standing:
+    def _the_peer(self, text: str) -> PeerRow:
         if not _PEER_TEXT.fullmatch(text):
             raise NotAnswered(404, "a peer is named by its id, its key in hexadecimal, or the end of its id")
         everybody = self._present.people(unix_ms()).by_key.values()

@@ -15,7 +15,7 @@ _BODIES = ("none", "header", "body", "good")  # in this order
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PeerRow:
     """One peer."""
 
     key: bytes
@@ -31,7 +31,7 @@ class Standing:
 class People:
     """All peers."""
 
-    by_key: Mapping[bytes, Standing]
+    by_key: Mapping[bytes, PeerRow]
     expected: int
     handed: int  # keys, in the open round
     good: int
@@ -76,7 +76,7 @@ def people(view: View, status: AggregatorStatus | None, now: int) -> People:
         else:
             state = "present" if key in lately or is_recent else "away"
         name = seen.name if seen is not None else peer_name(key)
-        standings[key] = Standing(
+        standings[key] = PeerRow(
             key=key,
             name=name,
             seen=seen,

@@ -8,7 +8,7 @@ from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.features.fronts.front_file import MembersFront
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
-from manta_swarm.aggregator.monitor.people import People, Standing
+from manta_swarm.aggregator.monitor.people import People, PeerRow
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
 from manta_swarm.aggregator.monitor.rounds import RoundSeen
 from manta_swarm.aggregator.monitor.sight import HeadSeen
@@ -102,7 +102,7 @@ def shown_claim(claim: ClaimSeen, view: View) -> Json:
     }
 
 
-def shown_peer(one: Standing, credit: int) -> Json:
+def shown_peer(one: PeerRow, credit: int) -> Json:
     """Return an element of ``/api/peers``, of a peer that has so much credit."""
     seen = one.seen
     return {
@@ -234,7 +234,7 @@ def shown_timeline(times: Times, train_ms: int | None) -> Json:
     return {"round": times.round, "opened_at": start, "length_ms": length, "phases": phases}
 
 
-def shown_swarm(view: View, standings: Sequence[Standing], total: int) -> Json:
+def shown_swarm(view: View, standings: Sequence[PeerRow], total: int) -> Json:
     """Return ``/api/swarm`` of these peers, in columns. Of their ids the ends: whole ones of a thousand would be 35 kB."""
     cohorts = sorted({one.seen.last.cohort for one in standings if one.seen})
     places = {cohort: place for place, cohort in enumerate(cohorts)}

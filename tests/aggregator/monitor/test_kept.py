@@ -74,7 +74,7 @@ def opened_entries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def standing(view: View) -> tuple[object, ...]:
+def peer_row(view: View) -> tuple[object, ...]:
     """Return what a view's audits add up to, without what was paid with the newest entry."""
     audits, reputation = view.audits, view.reputation
     if not view.manifest.is_audited:  # only what was paid is kept
@@ -88,7 +88,7 @@ def assert_same(view: View, other: View) -> None:
     assert (view.size, view.root(), view.folded, view.settlement) == (other.size, other.root(), other.folded, other.settlement)
     assert (view.round, view.pool_paid, view.newest) == (other.round, other.pool_paid, other.newest)
     assert view.peers == other.peers
-    assert standing(view) == standing(other)
+    assert peer_row(view) == peer_row(other)
     assert view.rounds.counted_total == other.rounds.counted_total
     for round_ in range(1, view.round + 1):
         assert replace(view.rounds.row(round_), committed_at=None, round_ms=None) == replace(
