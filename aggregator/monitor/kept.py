@@ -117,8 +117,8 @@ class Keeping:
         """Keep what a view has added up, if that is due: it is after a while, and after much was read at a time. Nobody takes entries into
         it meanwhile.
         """
-        news = view.folded[0] - self._size
-        if not news or (time.monotonic() < self._next_s and (view.size < self.reading_to or news < _MUCH)):
+        update = view.folded[0] - self._size
+        if not update or (time.monotonic() < self._next_s and (view.size < self.reading_to or update < _MUCH)):
             return
         began_s = time.monotonic()
         failure = await asyncio.to_thread(self._write, view)

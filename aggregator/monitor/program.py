@@ -19,7 +19,7 @@ from manta_swarm.aggregator.monitor.files import load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
-from manta_swarm.aggregator.monitor.sight import News, Sight
+from manta_swarm.aggregator.monitor.sight import Update, Sight
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.http_server import Places, allow_files, config_of
@@ -51,15 +51,15 @@ class Monitor:
         loop = asyncio.get_running_loop()
         is_pending, has_looked_back = False, False
         while True:
-            news = await self._sight.look()
+            update = await self._sight.look()
             if not has_looked_back and self._sight.newest_head is not None:
                 await self._sight.look_back()
                 has_looked_back = True
             self.app.next_moment()  # also if nothing is new: ages grow
-            is_pending = is_pending or news.is_any
-            if news.live:
+            is_pending = is_pending or update.is_any
+            if update.live:
                 self._present.note_traffic()
-            self._tell(news)
+            self._tell(update)
             since_s = loop.time() - self._told_s
             if since_s >= (_NOW_S if is_pending else _NOW_AT_LEAST_S):
                 self._told_s, is_pending = loop.time(), False
@@ -71,21 +71,21 @@ class Monitor:
         """End what goes on for ever."""
         self._streams.close()
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, update: Update) -> None:
         sight = self._sight
         if not len(self._streams):
             return
-        if news.rounds:
+        if update.rounds:
             self._streams.publish("round", shown_round(sight.view.rounds.row(sight.view.round)))
-        if news.head and sight.newest_head is not None:
+        if update.head and sight.newest_head is not None:
             self._streams.publish("head", shown_head(sight.newest_head))
-        if news.quality and sight.evaluations.newest is not None:
+        if update.quality and sight.evaluations.newest is not None:
             self._streams.publish("quality", shown_quality(sight.evaluations.newest))
-        if news.front and sight.members_front.newest is not None:
+        if update.front and sight.members_front.newest is not None:
             self._streams.publish("front", {"round": sight.members_front.newest.round})
-        if (news.rounds or news.settled) and sight.manifest.is_audited:
+        if (update.rounds or update.settled) and sight.manifest.is_audited:
             self._streams.publish("trust", {"round": sight.view.round, "is_settled": sight.view.is_settled})
-        if news.pictures:
+        if update.pictures:
             self._streams.publish("pictures", {"round": sight.pictures.index.round})
 
     def _greeting(self) -> list[tuple[str, Json]]:
