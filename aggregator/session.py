@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.keeper import Event, LoneKeeper
-from manta_swarm.aggregator.commit.news import FeedService
+from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
@@ -60,7 +60,7 @@ class Session:
         self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
         self._heads = HeadsService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
-        self._news = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
+        self._feed = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
 
     async def serve(self, told: "asyncio.Future[None]") -> None:
         """Serve the run until ``told`` is done, or there is word to stop.
@@ -111,7 +111,7 @@ class Session:
         await serve_manifest(endpoint, signed)
         await serve_pings(endpoint)
         await self._heads.start()
-        await self._news.start()
+        await self._feed.start()
         for feature in self.features:
             await feature.serve()
         await DialBackService(self.context.node).start()
@@ -124,13 +124,13 @@ class Session:
             if await self._keeper.next_event() is Event.COMMITTED:
                 self._committed()
             else:
-                self._news.committed()
+                self._feed.committed()
                 self._onlookers.show(self)
 
     def _committed(self) -> None:
         """The log has a new round, or is settled."""
         ledger = self.context.ledger
-        self._news.committed()
+        self._feed.committed()
         self._announcing.committed()
         for feature in self.features:
             feature.on_committed(is_leader=self._keeper.writing is not None)

@@ -321,7 +321,7 @@ class LogClient:
             self._with_inclusion_promise(unpack(Signed[InclusionPromise], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms
         )
 
-    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
+    async def feed(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
 
         Args:
@@ -345,12 +345,12 @@ class LogClient:
 
         return await (self.line.ask(ask) if key in self.operators else ask(key))
 
-    def _told(self, news: FeedAnswer, *, is_from_log: bool) -> FeedUpdate:
-        if not news.receipt:
-            return FeedUpdate(None, None, news.left_ms, is_from_log)
-        commitment = self._proven(news.receipt[0])
-        counted = self._checked(Listing(news.receipt[0], news.contribution[0]), commitment.proven) if news.contribution else None
-        return FeedUpdate(commitment, counted, news.left_ms, is_from_log)
+    def _told(self, feed: FeedAnswer, *, is_from_log: bool) -> FeedUpdate:
+        if not feed.receipt:
+            return FeedUpdate(None, None, feed.left_ms, is_from_log)
+        commitment = self._proven(feed.receipt[0])
+        counted = self._checked(Listing(feed.receipt[0], feed.contribution[0]), commitment.proven) if feed.contribution else None
+        return FeedUpdate(commitment, counted, feed.left_ms, is_from_log)
 
     async def counted(self, round: int, key: bytes = b"") -> Counted | None:
         """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.

@@ -122,7 +122,7 @@ def test_news_are_of_one_commit_at_most_and_a_contribution_comes_with_its_commit
         ((), (), -1),
         ((), (), 2**40 + 1),
     ):
-        with pytest.raises(ValueError, match="news"):
+        with pytest.raises(ValueError, match="feed"):
             FeedAnswer(receipts, contributions, left_ms)
-    for news in (FeedAnswer((), (), 0), FeedAnswer((receipt,), (), 5), FeedAnswer((receipt,), (included,), 5)):
-        assert unpack(FeedAnswer, pack(news), max_bytes=MAX_FEED_BYTES) == news
+    for feed in (FeedAnswer((), (), 0), FeedAnswer((receipt,), (), 5), FeedAnswer((receipt,), (included,), 5)):
+        assert unpack(FeedAnswer, pack(feed), max_bytes=MAX_FEED_BYTES) == feed

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from manta_swarm.aggregator.commit.news import OpenRounds
+from manta_swarm.aggregator.commit.feed import OpenRounds
 from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import (
@@ -65,7 +65,7 @@ class Leader:
         self.ballot = Ballot(term, own_operator.key)
         self._since = 0
         self._one_by_one = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._feed = asyncio.Event()
         self._told = 0  # beats
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._has_promises = asyncio.Event()
@@ -307,8 +307,8 @@ class Leader:
     def tell(self) -> None:
         """Tell the others at once where the run stands."""
         self._told += 1
-        self._news.set()
-        self._news = asyncio.Event()
+        self._feed.set()
+        self._feed = asyncio.Event()
 
     async def beat(self, rounds: OpenRounds) -> None:
         """Tell the others, again and again, that there is a leader and where the log and ``rounds`` stand, until this is cancelled.
@@ -321,14 +321,14 @@ class Leader:
 
         async def beat_to(key: PublicKey) -> None:
             while True:
-                told, news = self._told, self._news
+                told, feed = self._told, self._feed
                 try:
                     request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), own_operator.log.tree_head))
                     await own_operator.endpoint.call(key, BEAT, request, timeout_s=timeouts.PUSH_S)
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)
                 if told == self._told:
-                    await within(news, BEAT_S)
+                    await within(feed, BEAT_S)
 
         async with asyncio.TaskGroup() as tasks:
             for key in own_operator.others:

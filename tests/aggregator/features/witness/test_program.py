@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.commit.news import FeedService
+from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
@@ -49,15 +49,15 @@ class Scene:
         """Let a log answer, in the place of any other."""
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
-        self.log, self.news = log, FeedService(endpoint, log, closing, NoWeights())
+        self.log, self.feed = log, FeedService(endpoint, log, closing, NoWeights())
         self.heads, self.cosigning = HeadsService(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
-        await self.news.start()
+        await self.feed.start()
         await self.heads.start()
         await self.cosigning.serve()
 
     def commit(self, rounds: int = 1) -> None:
         grow(self.log, rounds)
-        self.news.committed()
+        self.feed.committed()
 
     def witness(self) -> "asyncio.Task[None]":
         """Start a witness, which remembers what was kept."""
@@ -124,7 +124,7 @@ def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tm
             scene.commit(2)
             await scene.cosigned(3 * ENTRIES)
             await scene.serve(copy, old)
-            scene.news.committed()
+            scene.feed.committed()
             with pytest.raises(OtherHistory, match="8 entries are missing, it is an older copy"):
                 await asyncio.wait_for(scene.heads.watch(), 60)
             assert (copy / EVIDENCE).exists()
