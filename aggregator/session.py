@@ -16,7 +16,7 @@ from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.follow.follower import Evaluating
 from manta_swarm.aggregator.introduction import introduction, join_lines
-from manta_swarm.aggregator.log.heads import Announcing, HeadsService
+from manta_swarm.aggregator.log.heads import Announcing, TreeHeadService
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
@@ -58,7 +58,7 @@ class Session:
         self.stopping = Stopping(signed.run, self)
         self._keeper = next((one.keeper for one in features if one.keeper is not None), None) or LoneKeeper(context)
         self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
-        self._heads = HeadsService(context.endpoint, context.log, signed, context.directory, context.guard)
+        self._heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
         self._feed = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
 

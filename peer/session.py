@@ -25,7 +25,7 @@ from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
 from manta_swarm.peer.submit.submitter import Result, Submitter
 from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
-from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import States
@@ -87,7 +87,7 @@ class Session:
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
         self._word = OperatorNotice(context)
-        heads = Heads(context, progress)
+        heads = ConsistencyChecker(context, progress)
         self._split_view_monitor = SplitViewMonitor(context, progress, neighbours, heads)
         self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
 

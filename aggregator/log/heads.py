@@ -40,7 +40,7 @@ logger = logging.getLogger("manta.heads")
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
 
 
-class HeadsService:
+class TreeHeadService:
     """Answers "tree-head", and with what proves one: "entries" and "consistency"."""
 
     def __init__(

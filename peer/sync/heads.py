@@ -22,7 +22,7 @@ from manta_swarm.runtime.disk import write_durably
 logger = logging.getLogger("manta.peer")
 
 
-class Heads:
+class ConsistencyChecker:
     """What one peer knows that the log of its run has signed."""
 
     def __init__(self, context: RunContext, progress: Progress) -> None:

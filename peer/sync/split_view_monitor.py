@@ -17,7 +17,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.newest_head import look_up_newest
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
 from manta_swarm.protocol.histories import Departure, Histories, departure
@@ -35,7 +35,7 @@ logger = logging.getLogger("manta.peer")
 class SplitViewMonitor:
     """One peer's, of one run's log."""
 
-    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: Heads) -> None:
+    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker) -> None:
         """Know what was found to agree at the last time.
 
         Args:

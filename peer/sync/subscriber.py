@@ -17,7 +17,7 @@ from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, F
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
 from manta_swarm.protocol.signing import PublicKey
@@ -65,7 +65,7 @@ class Update:
 class CommitSubscriber:
     """Learns of commits, whichever way is first. All methods run in one event loop."""
 
-    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: Heads, *, trains: bool = True) -> None:
+    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker, *, trains: bool = True) -> None:
         """Prepare; ``start`` answers others from then on.
 
         Args:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import HeadsService
+from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.log_proofs import HeldHead, ShownHead
 from manta_swarm.network.memory import MemoryNetwork
@@ -51,7 +51,7 @@ class Scene:
         self.all_heard: list[tuple[PublicKey, int | None]] = []
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.service = HeadsService(endpoint, log, signed, directory, self)
+        self.service = TreeHeadService(endpoint, log, signed, directory, self)
 
     def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         self.all_heard.append((key, None if held is None else held.round.round))

@@ -12,7 +12,7 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.status import StatusBoard
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.sync.heads import Heads
+from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -137,7 +137,7 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
         board = StatusBoard(store, status)
         context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, board, log=client, clock=clock)
-        heads = Heads(context, progress_in(context))
+        heads = ConsistencyChecker(context, progress_in(context))
         assert await heads.compare()  # it knows nothing yet
         heads.remember((await client.feed(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
         assert await heads.compare()

@@ -9,7 +9,7 @@ import pytest
 
 from manta_swarm.aggregator.features.witness import cosigning
 from manta_swarm.aggregator.features.witness.cosigning import MAX_CLOCK_S, SILENT_S, Cosigning
-from manta_swarm.aggregator.log.heads import HeadsService
+from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
@@ -36,7 +36,7 @@ class Scene:
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         self.service = Cosigning(endpoint, log, directory, named, clock=self)
-        self.heads = HeadsService(endpoint, log, SIGNED, directory, Deaf())
+        self.heads = TreeHeadService(endpoint, log, SIGNED, directory, Deaf())
 
     def now_s(self) -> float:
         return self.now

@@ -14,7 +14,7 @@ from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import HeadsService
+from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
@@ -50,7 +50,7 @@ class Scene:
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
         self.log, self.feed = log, FeedService(endpoint, log, closing, NoWeights())
-        self.heads, self.cosigning = HeadsService(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
+        self.heads, self.cosigning = TreeHeadService(endpoint, log, SIGNED, directory, Deaf()), Cosigning(endpoint, log, directory)
         await self.feed.start()
         await self.heads.start()
         await self.cosigning.serve()
