@@ -88,7 +88,7 @@ class OwnQuality(_Part):
         return f"on {where} (least / median / best): largest={shown(self.largest)} smallest={shown(self.smallest)}"
 
 
-class AmongOthers(_Part):
+class AmongOperators(_Part):
     """Where an operator stands among several."""
 
     role: str  # "leader" | "follower" | "newcomer"
@@ -165,7 +165,7 @@ class AggregatorStatus(_Part):
     settled: bool = False  # and all is paid
     open_ms: int = 0  # how long the next round is open
     counted: int = 0  # samples of the last table
-    operators: AmongOthers | None = None  # None: it is alone
+    operators: AmongOperators | None = None  # None: it is alone
     audits: AuditCounts | None = None  # None: nothing is audited
     written_at: int = 0  # from here on what changes all the time
     open: OpenRound | None = None  # None: the run is finished

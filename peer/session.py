@@ -13,7 +13,7 @@ from manta_swarm.network.log_client import Commitment, FeedUpdate
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.cohort_membership import Membership
 from manta_swarm.peer.contact.operator_notice import OperatorNotice
-from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.contact.others import PeerDirectory
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.peer.faults import verdict
@@ -75,7 +75,7 @@ class Session:
         self.features = features or Features()
         self.trains = trains
         self._pool = pool
-        self._others = Others(context, progress, membership, sizing)
+        self._others = PeerDirectory(context, progress, membership, sizing)
         neighbours = self._others.neighbours
         self._distribution = BlobDistribution(context, neighbours)
         self.states = States(context, self._distribution)

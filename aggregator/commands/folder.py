@@ -14,7 +14,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from manta_swarm.aggregator.log.moving import Copied
-    from manta_swarm.aggregator.status import AggregatorStatus, AmongOthers
+    from manta_swarm.aggregator.status import AggregatorStatus, AmongOperators
 
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
@@ -70,7 +70,7 @@ def _lines(status: "AggregatorStatus", *, is_running: bool) -> Iterator[str]:
         yield f"refused: {', '.join(f'{reason} {count}' for reason, count in status.refused.items())}"
 
 
-def _role(one: "AmongOthers") -> str:
+def _role(one: "AmongOperators") -> str:
     """Return where an operator stands among several."""
     if one.role == "leader":
         return f"writes, term {one.term}"

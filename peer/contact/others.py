@@ -15,7 +15,7 @@ from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.signing import PublicKey
 
 
-class Others:
+class PeerDirectory:
     """One peer's, in one run."""
 
     def __init__(self, context: RunContext, progress: Progress, membership: Membership, sizing: Sizing | None) -> None:

@@ -7,7 +7,7 @@ import logging
 
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.cohort import CohortSession
-from manta_swarm.peer.contact.others import Others
+from manta_swarm.peer.contact.others import PeerDirectory
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.submit.submitter import LAST_PART, Submitter
@@ -34,7 +34,7 @@ class TrainingLoop:
         trainer: LocalTrainer,
         states: States,
         submitter: Submitter,
-        others: Others,
+        others: PeerDirectory,
         features: Features,
     ) -> None:
         """Prepare.

@@ -17,7 +17,7 @@ from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
 from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
-from manta_swarm.aggregator.status import AmongOthers
+from manta_swarm.aggregator.status import AmongOperators
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import peer_name
@@ -75,18 +75,18 @@ class Turns(Feature):
         if self._leader is not None:
             self._leader.tell()
 
-    def position(self) -> AmongOthers:
+    def position(self) -> AmongOperators:
         """Return where this operator stands among the others."""
         heard = self.service.leader
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
         if self.writing is not None and self._leader is not None:
-            return AmongOthers(role="leader", term=self._leader.ballot.term, leader=peer_name(self._own_operator.key), heard=names)
+            return AmongOperators(role="leader", term=self._leader.ballot.term, leader=peer_name(self._own_operator.key), heard=names)
         leader = None if heard is None else peer_name(heard.key)
         if not self._own_operator.coming.takes_part:
             lacking, round_ = self._own_operator.coming.waits_for()
             waits_for = tuple(peer_name(key) for key in lacking)
-            return AmongOthers(role="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
-        return AmongOthers(role="fellow", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
+            return AmongOperators(role="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
+        return AmongOperators(role="fellow", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
 
     async def start(self) -> None:
         """Answer from now on.
