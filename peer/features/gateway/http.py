@@ -22,7 +22,7 @@ from manta_swarm.network.gate import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from manta_swarm.network.light_pay import PAY
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
-from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.protocol.encoding import pack
@@ -75,9 +75,9 @@ class _Return:
 class _App:
     """The requests of a gateway."""
 
-    def __init__(self, service: GatewayService, traffic: Traffic, payroll: Payroll | None) -> None:
+    def __init__(self, service: GatewayService, traffic: Traffic, payouts: Payouts | None) -> None:
         self._service = service
-        self._payroll = payroll
+        self._payouts = payouts
         self._traffic = traffic
         returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // service.max_return_bytes))
         self._returns = Places(returns, (returns + 1) // 2)
@@ -190,8 +190,8 @@ class _App:
         contribution, key = (_digest(request.path_params[name]) for name in ("contribution", "key"))
         try:
             found = None
-            if self._payroll is not None:
-                found = await self._payroll.pay(contribution, key, self._service.roster(contribution))
+            if self._payouts is not None:
+                found = await self._payouts.pay(contribution, key, self._service.roster(contribution))
         except Unreachable as error:
             raise _Busy(503, "the run's log does not answer the gateway") from error
         return PlainTextResponse("not known here", 404) if found is None else _bytes(found)
@@ -228,11 +228,11 @@ def _bytes(content: bytes) -> Response:
 
 @contextlib.asynccontextmanager
 async def serving(
-    service: GatewayService, door: Door, traffic: Traffic | None = None, payroll: Payroll | None = None
+    service: GatewayService, door: Door, traffic: Traffic | None = None, payouts: Payouts | None = None
 ) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
 
-    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not. ``payroll`` knows what contributors
+    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not. ``payouts`` knows what contributors
     were paid; without one nothing is known of that.
 
     Raises:
@@ -245,7 +245,7 @@ async def serving(
         tls.load_cert_chain(door.certificate, door.key)
     files = allow_files(_FILES_A_CONNECTION * _MAX_CONNECTIONS)
     places = Places(min(_MAX_CONNECTIONS, files // _FILES_A_CONNECTION), _MAX_OF_ADDRESS, spared=PROXIES)
-    async with answering(_App(service, traffic or Traffic(), payroll), listening, places, "gateway", tls):
+    async with answering(_App(service, traffic or Traffic(), payouts), listening, places, "gateway", tls):
         yield door.url
 
 

@@ -17,7 +17,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.entrance import Entrance
-from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.plugin import Plugin, Setting
@@ -47,7 +47,7 @@ class Gateway(Feature):
         self._service = service
         self._door = door
         self._traffic = traffic or Traffic()
-        self._payroll = Payroll(context.log, is_audited=context.manifest.is_audited)
+        self._payouts = Payouts(context.log, is_audited=context.manifest.is_audited)
         self._session: Session | None = None  # while it is open
 
     @contextlib.asynccontextmanager
@@ -64,7 +64,7 @@ class Gateway(Feature):
         from manta_swarm.peer.features.gateway.http import say_goodbye, serving
 
         board = self._context.board
-        async with serving(self._service, self._door, self._traffic, self._payroll) as address:
+        async with serving(self._service, self._door, self._traffic, self._payouts) as address:
             board.update(leases_at=address)
             board.write()
             run, peer = board.status.run, board.status.peer
@@ -97,7 +97,7 @@ class Gateway(Feature):
     def on_outcome(self, outcome: Outcome) -> None:
         """Light contributors may ask what a round that counted this gateway paid them."""
         if outcome.is_counted:
-            self._payroll.counted(outcome.round, outcome.found)
+            self._payouts.counted(outcome.round, outcome.found)
 
     def leave(self) -> None:
         """There are no more leases, and what is out may come back."""
@@ -109,7 +109,7 @@ class Gateway(Feature):
 
     async def close(self) -> None:
         """Give up what is out."""
-        await self._payroll.close()
+        await self._payouts.close()
         self._service.close()
 
 

@@ -1,4 +1,4 @@
-"""What a light contributor learns of its pay: from a real log's tables, by way of a gateway's payroll, and kept only if it is proven."""
+"""What a light contributor learns of its pay: from a real log's tables, by way of a gateway's payouts, and kept only if it is proven."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from manta_swarm.network.light_pay import MAX_PAY_BYTES, LightPay
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.commands.earnings import CLAIMS, WORD, runs_of
-from manta_swarm.peer.features.gateway.payroll import Payroll
+from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.light.client import NotKnown
 from manta_swarm.peer.features.light.pay import Pay
 from manta_swarm.peer.store import PeerStore
@@ -23,13 +23,13 @@ KEYS = {LIGHT.public_key}  # whose claims are in the gateway's contributions
 
 
 class Scene:
-    """A log whose tables have contributions of one light contributor, its gateway's payroll, and what the contributor keeps."""
+    """A log whose tables have contributions of one light contributor, its gateway's payouts, and what the contributor keeps."""
 
     def __init__(self, log: MemoryLog, directory: Path) -> None:
         self.log = log
         self.client = LogClient(log.network.endpoint(GATEWAY.public_key), log.manifest, log.signed.run)
         self.listed = LogClient(log.network.endpoint(LIGHT.public_key), log.manifest, log.signed.run)  # asks for rows of that key
-        self.payroll = Payroll(self.client, is_audited=False)
+        self.payouts = Payouts(self.client, is_audited=False)
         self.directory = directory
         self.lines: list[str] = []
         self.spoiled: Callable[[LightPay], LightPay] = lambda pay: pay
@@ -48,13 +48,13 @@ class Scene:
         self.light.counts(digest, self.log.handed[digest][0].claims[0])
         self.log.commit()
         found = await self.listed.counted(round_)
-        self.payroll.counted(round_, found)
+        self.payouts.counted(round_, found)
         return digest
 
     async def look(self) -> None:
         """Ask for all that is due."""
         names = [(one.contribution, LIGHT.public_key) for one in self.light._owed]
-        known: dict[tuple[bytes, bytes], bytes | None] = {name: await self.payroll.pay(*name, KEYS) for name in names}
+        known: dict[tuple[bytes, bytes], bytes | None] = {name: await self.payouts.pay(*name, KEYS) for name in names}
 
         class Client:
             """Says what the gateway said."""
@@ -74,7 +74,7 @@ def play(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
         try:
             await story(scene)
         finally:
-            await scene.payroll.close()
+            await scene.payouts.close()
 
     asyncio.run(whole())
 
@@ -100,8 +100,8 @@ def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_r
 def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         digest = await scene.counted()
-        assert await scene.payroll.pay(digest, OTHER.public_key, KEYS) is None
-        assert await scene.payroll.pay(bytes(32), LIGHT.public_key, KEYS) is None
+        assert await scene.payouts.pay(digest, OTHER.public_key, KEYS) is None
+        assert await scene.payouts.pay(bytes(32), LIGHT.public_key, KEYS) is None
         waiting = scene.log.give(LIGHT, seed=9)
         scene.light.counts(waiting, scene.log.handed[waiting][0].claims[0])
         await scene.look()

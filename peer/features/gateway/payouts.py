@@ -28,7 +28,7 @@ class _Counted:
     claims: "asyncio.Task[tuple[RoundContributions, ...]]"
 
 
-class Payroll:
+class Payouts:
     """A gateway's, in one run. All methods run in one event loop."""
 
     def __init__(self, log: LogClient, *, is_audited: bool) -> None:
