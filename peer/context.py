@@ -8,7 +8,7 @@ from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Commitment, LogClient
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises, Tables
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, Lap
@@ -34,7 +34,7 @@ class RunContext:
     num_weights: int  # N, of the supernet
     log: LogClient
     store: PeerStore
-    board: StatusBoard
+    live_status: LiveStatus
     blob_store: BlobStore
     compute: ComputeThread
     terms: ClaimTerms

@@ -47,7 +47,7 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.session import Session
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import Held, check_supported
 from manta_swarm.peer.train.sizing import Sizing
@@ -90,7 +90,7 @@ class _Own:
     limiter: Limiter
     make_worker: MakeWorker
     identity: Identity
-    board: StatusBoard
+    live_status: LiveStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ async def join(
         console = console or PrintingConsole()
         identity = own_identity(store, console)
         status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
-        board = StatusBoard(store, status, console)
-        limiter = Limiter(config.limits, config.dir, sensors, board)
+        live_status = LiveStatus(store, status, console)
+        limiter = Limiter(config.limits, config.dir, sensors, live_status)
         async with Control(store.directory, limiter), shown_live(console, limiter):
-            await unless(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, board)))
+            await unless(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, live_status)))
     if limiter.called_off.is_set():
         console.say("left, before it took part")
 
@@ -168,7 +168,7 @@ async def _enter(
         except NotThere as error:
             if str(error) != said:
                 said = str(error)
-                own.board.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+                own.live_status.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
 
@@ -195,13 +195,13 @@ async def _take_part(own: _Own, met: _Met) -> None:
     PLUGGED_IN.check(own.config, manifest)
     vector_bytes = 4 * await asyncio.to_thread(num_weights, manifest)
     blob_store = BlobStore(max_bytes=max(_STORE_BYTES, _STORE_VECTORS * vector_bytes))
-    async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, blob_store, own.limiter, own.board)) as held:
-        own.board.update(phase=STARTING)
+    async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, blob_store, own.limiter, own.live_status)) as held:
+        own.live_status.update(phase=STARTING)
         await _train(own, met, held)
 
 
 async def _train(own: _Own, met: _Met, held: Held) -> None:
-    config, store, identity, board = own.config, own.store, own.identity, own.board
+    config, store, identity, live_status = own.config, own.store, own.identity, own.live_status
     node, signed = met.node, met.signed
     manifest, limits = signed.open(), own.limiter.limits
     devices = own.devices.with_threads(limits.cpu_threads)
@@ -214,10 +214,10 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
     training_spec = RunTrainingSpec(manifest)
     context = RunContext(
-        node, identity, signed, manifest, training_spec, pool.num_weights, log, store, board, held.blob_store, compute, terms
+        node, identity, signed, manifest, training_spec, pool.num_weights, log, store, live_status, held.blob_store, compute, terms
     )
     progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, identity.public_key, training_spec), log)
-    board.update(
+    live_status.update(
         run=signed.run.hex(),
         name=manifest.name,
         cohort=membership.label,
@@ -233,10 +233,10 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     await serve_manifest(node, signed)
     if table is not None:
         await publish_table(node, identity, signed.run, held.blob_store, table)
-    with board:
+    with live_status:
         _introduce(config, context, membership, dataset, "" if config.audit_only else devices.description)
         if sizing is None and config.size is not None:
-            board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
+            live_status.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
         session = Session(context, progress, resting, membership, features, sizing, trains=not config.audit_only)
         processes = pool if isinstance(pool, ProcessPool) else None
         limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices)
@@ -244,41 +244,41 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         watching = asyncio.create_task(own.limiter.watch())
         watching.add_done_callback(limited.ends_with)
         try:
-            await _until_told_to_stop(session, board, limited)
+            await _until_told_to_stop(session, live_status, limited)
         finally:
             watching.cancel()
         _say_end(session)
         if fault := session.features.fault:
             raise UserError(fault)
         if session.guilty is not None:
-            raise FoundGuilty(f"{board.status.verdict}. {advice()}")
+            raise FoundGuilty(f"{live_status.status.verdict}. {advice()}")
 
 
 def _introduce(config: PeerConfig, context: RunContext, membership: Membership, dataset: Dataset, computes_on: str) -> None:
     """Say which run this is, and with what the peer takes part."""
-    board, manifest = context.board, context.manifest
+    live_status, manifest = context.live_status, context.manifest
     where = _in_cohort(membership.choice, membership.label)
-    board.say(f"run {manifest.name} ({context.run.hex()[:16]}) as peer {board.status.peer[-8:]} {where}")
+    live_status.say(f"run {manifest.name} ({context.run.hex()[:16]}) as peer {live_status.status.peer[-8:]} {where}")
     if computes_on:
-        board.say(f"computes on {computes_on}")
+        live_status.say(f"computes on {computes_on}")
         if (disk := usual_vectors_bytes(manifest.exchange, manifest.audit_rules, context.num_weights)) >= _WORTH_SAYING:
-            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
+            live_status.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
     if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
-        board.say(
+        live_status.say(
             f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: microbatches that need them are left out"
         )
-    if board.status.account:
-        board.say(f"its credit adds up to account {board.status.account}")
+    if live_status.status.account:
+        live_status.say(f"its credit adds up to account {live_status.status.account}")
 
 
 def _say_end(session: Session) -> None:
     """Say how it ended."""
-    board, status = session.context.board, session.context.board.status
+    live_status, status = session.context.live_status, session.context.live_status.status
     word = "run finished" if status.finished else "left the run"
-    board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+    live_status.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
     if session.ended and session.guilty is None:
-        board.say(f"{session.ended}; your key and your credit stay as they are")
-    board.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+        live_status.say(f"{session.ended}; your key and your credit stay as they are")
+    live_status.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
 
 
 def _membership(config: PeerConfig, manifest: Manifest, run: bytes) -> Membership:
@@ -319,11 +319,11 @@ def _in_cohort(choice: Choice, cohort: str) -> str:
     return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
 
 
-async def _until_told_to_stop(session: Session, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
+async def _until_told_to_stop(session: Session, live_status: LiveStatus, limited: LimitedPeer | None = None) -> None:
     """Run the session; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
     the second Ctrl-C stops it at once."""
     running = asyncio.create_task(session.run())
-    ending = _Ending(session, board, running)
+    ending = _Ending(session, live_status, running)
     is_with_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     with hearing(signal.SIGINT, signal.SIGTERM, *(() if is_with_nohup else (signal.SIGHUP,))) as signals:
         listening = [asyncio.create_task(ending.listen(signals))]
@@ -345,9 +345,9 @@ async def _until_told_to_stop(session: Session, board: StatusBoard, limited: Lim
 class _Ending:
     """How a person ends a session: the first word lets it hand in what is trained, the second ends it at once."""
 
-    def __init__(self, session: Session, board: StatusBoard, running: "asyncio.Task[None]") -> None:
+    def __init__(self, session: Session, live_status: LiveStatus, running: "asyncio.Task[None]") -> None:
         self._session = session
-        self._board = board
+        self._live_status = live_status
         self._running = running
         self._told = 0
 
@@ -359,12 +359,12 @@ class _Ending:
     def _leave(self) -> None:
         """Say it once more."""
         self._told += 1
-        self._board.update(is_leaving=True)
+        self._live_status.update(is_leaving=True)
         if self.is_at_once:
             self._running.cancel()
             return
         leaving = "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once"
-        self._board.say(leaving if self._session.trains else "leaving")
+        self._live_status.say(leaving if self._session.trains else "leaving")
         self._session.leave()
 
     async def hear(self, limited: LimitedPeer) -> None:

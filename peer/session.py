@@ -139,7 +139,7 @@ class Session:
         self._distribution.committed(commit.entry)
         self.progress.lap.mark("wait")
         logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())
-        show_commit(self.context.board, commit, dict(self.machine.dropped))
+        show_commit(self.context.live_status, commit, dict(self.machine.dropped))
         self._checker.committed(commit.entry)
         self.features.on_commit(commit.entry)
         self._look_again()
@@ -149,7 +149,7 @@ class Session:
         if isinstance(finding, Listed):
             self.features.on_listed(finding)
             return
-        show_outcome(self.context.board, finding)
+        show_outcome(self.context.live_status, finding)
         if finding.is_counted:
             self._credit.counted(finding.round, finding.sealed.header.claims[0], finding.found)
         self.features.on_outcome(finding)
@@ -168,14 +168,14 @@ class Session:
         """Pass on what happens at the worker pool, until this is cancelled."""
         while True:
             for line in await self._pool.changes.next():
-                self.context.board.say(line)
+                self.context.live_status.say(line)
             self._pool_changed()
 
     def _pool_changed(self) -> None:
         self._trainer.look_again()
-        if self.context.board.status.workers != (there := len(self._pool.present())):
-            self.context.board.update(workers=there)
-            self.context.board.write()
+        if self.context.live_status.status.workers != (there := len(self._pool.present())):
+            self.context.live_status.update(workers=there)
+            self.context.live_status.write()
 
     # The person's side.
 
@@ -190,13 +190,13 @@ class Session:
         self.features.pause()
         if not self._pool.is_paused:
             await self._pool.pause()
-        self.context.board.pause(why)
+        self.context.live_status.pause(why)
         self._look_again()
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
         await self._pool.resume()
-        self.context.board.pause({})
+        self.context.live_status.pause({})
         self.features.resume()
         self._look_again()
 
@@ -308,23 +308,23 @@ class Session:
 
     def _show_guilt(self) -> None:
         """Say once what audits found this peer guilty of, if they did."""
-        board = self.context.board
-        if self.guilty is not None and not board.status.verdict:
+        live_status = self.context.live_status
+        if self.guilty is not None and not live_status.status.verdict:
             line = verdict(self.guilty)
-            board.update(verdict=line)
-            board.say(line)
+            live_status.update(verdict=line)
+            live_status.say(line)
 
     async def _rounds(self) -> None:
         while True:
             self.progress.changed.clear()
             phase = self.machine.phase
-            self.context.board.update(phase=phase.value)
+            self.context.live_status.update(phase=phase.value)
             if phase is Phase.SEALED:
                 if not await self._hand_in():
                     return
             elif phase is Phase.FINISHED:
                 await self._held(is_last=True)
-                self.context.board.update(finished=True)
+                self.context.live_status.update(finished=True)
                 if not self.trains:
                     await self.progress.leaving.wait()
                 self.features.finish()
@@ -338,7 +338,7 @@ class Session:
             elif phase is Phase.WORKING or self._timing.works_ahead():
                 await self._held()
                 if reason := self.features.why_no_more():
-                    self.context.board.say(f"nothing more is handed in: {reason}")
+                    self.context.live_status.say(f"nothing more is handed in: {reason}")
                     self.leave()
                 else:
                     await self._training.work()
@@ -356,13 +356,13 @@ class Session:
         if is_away or attempt.is_answered:
             self._word.show_away(is_away)
         if is_away and self.progress.leaving.is_set():
-            self.context.board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
+            self.context.live_status.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
             return False
         if attempt.brought is not None:
             self._distribution.own(attempt.brought.contribution, attempt.brought.inclusion_promise, attempt.brought.blob)
-            self.context.board.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
+            self.context.live_status.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
         if attempt.result in (Result.REFUSED, Result.LEFT):
-            show_lost(self.context.board, attempt, dict(self.machine.dropped))
+            show_lost(self.context.live_status, attempt, dict(self.machine.dropped))
         if attempt.result is Result.REFUSED:
             self._credit.ask()
         if attempt.result in (Result.AGAIN, Result.AWAY):
@@ -380,6 +380,6 @@ class Session:
         absences = Absences()
         while True:
             absent_s = await absences.next_return()
-            self.context.board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
+            self.context.live_status.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
             self._subscriber.wake()
             self._others.announcer.network_changed()

@@ -44,7 +44,7 @@ def credit_fields(word: CreditWord, rules: AuditRules | None) -> dict[str, Any]:
     }
 
 
-class StatusBoard:
+class LiveStatus:
     """Replaces a peer's status as it changes, keeps it in the peer's folder, and says what is worth a line. For any thread."""
 
     def __init__(self, store: PeerStore, status: PeerStatus, console: PrintingConsole | None = None) -> None:
@@ -55,7 +55,7 @@ class StatusBoard:
         self._mutex = threading.RLock()
         self._samples_of: dict[int, int] = {}  # by round, of all peers, where their claims were looked at
 
-    def __enter__(self) -> "StatusBoard":
+    def __enter__(self) -> "LiveStatus":
         self.write()
         return self
 

@@ -21,7 +21,7 @@ from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching
 from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT
 from manta_swarm.protocol.encoding import unpack
@@ -215,9 +215,9 @@ class Scene:
         folder = self.directory / f"auditor-{identity.public_key.hex()[:8]}"
 
         line, fetched = self.line(identity), VectorsFolder(folder / "fetched", kept_rounds=1000, max_bytes=max_bytes)
-        board = StatusBoard(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), PrintingConsole())
+        live_status = LiveStatus(PeerStore(folder), PeerStatus("12D", "k", "r", "n", "c", "cpu", 9), PrintingConsole())
         auditor = Auditor(
-            AuditContext(identity, RUN, self.rules, line, board),
+            AuditContext(identity, RUN, self.rules, line, live_status),
             _Host(self, scripted),
             Fetching(self.endpoint(identity), line, fetched, 4 * NUM_WEIGHTS),
             Volunteers(folder / "distrusted", again_percent),

@@ -57,7 +57,7 @@ class Announcer:
         self._neighbours = neighbours
         self._local = local
         self._store = context.store
-        self._board = context.board
+        self._live_status = context.live_status
         self._progress = progress
         self._service = DialBackService(node)
         self._reach = Reach()
@@ -122,7 +122,7 @@ class Announcer:
 
     def _show_cohort_membership(self, *, is_new: bool) -> None:
         cohort_membership, cohort_peers = self._cohort_membership, self._cohort.cohort_peers()
-        self._board.update(
+        self._live_status.update(
             members=self._neighbours.size,
             cohort_peers=len(cohort_peers),
             links=_in_words(self._cohort.ways()),
@@ -133,9 +133,9 @@ class Announcer:
             round_trips=cohort_membership.round_trips(),
         )
         if is_new:
-            self._board.say(f"cohort {cohort_membership.name}: {self._board.status.why}")
-            if self._board.status.size:
-                self._board.say(f"size {self._board.status.size}")
+            self._live_status.say(f"cohort {cohort_membership.name}: {self._live_status.status.why}")
+            if self._live_status.status.size:
+                self._live_status.say(f"size {self._live_status.status.size}")
 
     async def watch(self) -> None:
         """Measure whether others can call this peer, again and again, and remember who of the run can be called."""
@@ -156,10 +156,10 @@ class Announcer:
             await self._node.serve_dht(reach.serves_others)
         except MantaError as error:
             logger.info("the DHT is not served reason=%s", error)
-        self._board.update(reachable=reach.reachable.value, reach=reach.words)
+        self._live_status.update(reachable=reach.reachable.value, reach=reach.words)
         if reach.reachable is not before.reachable:
-            self._board.say(reach.words)
-            self._board.write()
+            self._live_status.say(reach.words)
+            self._live_status.write()
 
     async def _remember(self) -> None:
         """Keep addresses of some peers of the run that others can call, for a start at which its aggregator is away."""

@@ -19,16 +19,16 @@ class OperatorNotice:
 
     def __init__(self, context: RunContext) -> None:
         """Say it on the context's board."""
-        log, board = context.log, context.board
+        log, live_status = context.log, context.live_status
         self._log = log
-        self._board = board
+        self._live_status = live_status
         self._now_s = context.clock.now_s
         self._said_s = -_AGAIN_S  # when it was said last that it talks to another one
         self._over: set[PublicKey] = set()  # operators who say that the run is over
         self.ended = ""  # for good: in words
         self._shutdown_notices = ShutdownNotices(log.operators.keys, log.operators.run)
         if not log.operators.is_alone:
-            board.update(operator=short(log.operator))
+            live_status.update(operator=short(log.operator))
 
     async def hear(self, endpoint: Endpoint) -> None:
         """Take note of what operators say before they stop, from now on."""
@@ -47,23 +47,23 @@ class OperatorNotice:
     @property
     def is_away(self) -> bool:
         """Whether the log is waited for."""
-        return self._board.status.waiting_for == _NO_LOG
+        return self._live_status.status.waiting_for == _NO_LOG
 
     def show_away(self, is_away: bool) -> None:
         """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""
         if is_away and not self.ended:
-            self._board.wait_for(_NO_LOG)
+            self._live_status.wait_for(_NO_LOG)
         elif self.is_away:
-            self._board.update(waiting_for="")
+            self._live_status.update(waiting_for="")
 
     def _talks_to(self, change: Change) -> None:
         name = short(change.key)
-        self._board.update(operator=name)
-        self._board.write()
+        self._live_status.update(operator=name)
+        self._live_status.write()
         logger.info("other operator key=%s reason=%s", name, change.why)
         if self._now_s() - self._said_s >= _AGAIN_S:  # where none of them is of use it goes round and round
             self._said_s = self._now_s()
-            self._board.say(f"talks to operator {name} from now on; the one before it was of no use: {change.why}")
+            self._live_status.say(f"talks to operator {name} from now on; the one before it was of no use: {change.why}")
 
     def _stops(self, key: PublicKey, shutdown_notice: ShutdownNotice) -> None:
         """An operator says that it stops: for a while, or for good; one of several speaks for itself alone."""
@@ -72,11 +72,11 @@ class OperatorNotice:
             self._over.add(key)
         if len(self._over) >= self._log.operators.quorum:
             self.ended = f"the operator{'' if self._log.operators.is_alone else 's'} ended this run for good{reason}"
-            self._board.say(self.ended)
+            self._live_status.say(self.ended)
         elif self._log.operators.is_alone:
-            self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
+            self._live_status.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
         else:
             what = "ends this run for good, as it says" if shutdown_notice.is_over else "stops for a while"
-            self._board.say(f"operator {short(key)} {what}{reason}; the others go on")
+            self._live_status.say(f"operator {short(key)} {what}{reason}; the others go on")
             if key == self._log.operator:
                 self._log.line.turn_away("it stops")

@@ -66,7 +66,7 @@ class Credit:
         self._run = context.run
         self._payout_receipts = PayoutReceiptFolder(context.store.run_path(context.run) / PAYOUT_RECEIPTS)
         self._payout_receipts.begin(context.signed)
-        self._board = context.board
+        self._live_status = context.live_status
         self._mean_bytes = sum(vector_group_sizes(context.num_weights))  # what claims are dear beside
         self._commits = progress.commits
         self.guilty: Fault | None = None  # what audits found this peer guilty of, first
@@ -197,16 +197,16 @@ class Credit:
         self._show(round_, said if found is None else found, None if computed is None else computed.samples)
 
     def _complain(self, fault: str) -> None:
-        if not self._board.status.credit_fault:
-            self._board.say(f"{fault}: whoever copies the log sees which is true")
-        self._board.update(credit_fault=fault)
+        if not self._live_status.status.credit_fault:
+            self._live_status.say(f"{fault}: whoever copies the log sees which is true")
+        self._live_status.update(credit_fault=fault)
 
     def _show(self, round_: int = 0, last: int | None = None, samples: int | None = None) -> None:
         kept = self._kept
         if kept.word:
-            self._board.credit(kept.word[0], self._manifest.audit_rules, kept.checked, kept.num_checked)
+            self._live_status.credit(kept.word[0], self._manifest.audit_rules, kept.checked, kept.num_checked)
         if last is not None and round_:
-            self._board.earned(round_, last, is_checked=samples is not None, samples=samples)
+            self._live_status.earned(round_, last, is_checked=samples is not None, samples=samples)
 
     def _load(self) -> Kept:
         try:

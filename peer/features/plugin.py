@@ -17,7 +17,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature, Features
 from manta_swarm.peer.limits.limiter import Limiter
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.train.data import Held, load_checked
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import Devices
@@ -35,7 +35,7 @@ class Arrival:
     signed: SignedManifest
     blob_store: BlobStore  # from which this peer hands things out
     limiter: Limiter
-    board: StatusBoard
+    live_status: LiveStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class LimitedPeer:
         self._pool = pool
         self._processes = processes
         self._traffic = traffic
-        self._board = session.context.board
+        self._live_status = session.context.live_status
         self._limits = limits
         self._devices = devices
         self._words: asyncio.Queue[bool] = asyncio.Queue()  # to leave: whether at once
@@ -78,9 +78,9 @@ class LimitedPeer:
                 await self._processes.equip(devices.workers, limits.gpu_memory)
             else:
                 await self._session.context.compute.run(torch.set_num_threads, devices.workers[0].threads)
-            self._board.say(f"computes on {devices.description}")
-        self._board.update(limits=limits.words())
-        self._board.write()
+            self._live_status.say(f"computes on {devices.description}")
+        self._live_status.update(limits=limits.words())
+        self._live_status.write()
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
@@ -89,7 +89,7 @@ class LimitedPeer:
     def show(self) -> None:
         """See ``Limited``."""
         left_ms, open_ms = self._session.clock()
-        self._board.update(
+        self._live_status.update(
             left_ms=left_ms,
             open_ms=open_ms,
             samples_trained=self._pool.samples_trained,

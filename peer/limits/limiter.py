@@ -16,7 +16,7 @@ from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.limits.kept import checked, keep_limits
 from manta_swarm.peer.limits.limits import Limits, listed, reasons
 from manta_swarm.peer.limits.sensors import Sensors
-from manta_swarm.peer.status import YOU, StatusBoard
+from manta_swarm.peer.status import YOU, LiveStatus
 from manta_swarm.runtime.tasks import within
 
 _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
@@ -48,15 +48,15 @@ class Limited(Protocol):
 class Limiter:
     """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
 
-    def __init__(self, limits: Limits, directory: Path, sensors: Sensors, board: StatusBoard) -> None:
+    def __init__(self, limits: Limits, directory: Path, sensors: Sensors, live_status: LiveStatus) -> None:
         """Begin with ``limits``, which this computer can keep; those that come later are kept in ``directory``.
 
-        ``board`` shows where the peer stands.
+        ``live_status`` shows where the peer stands.
         """
         self._limits = limits
         self._directory = directory
         self._sensors = sensors
-        self._board = board
+        self._live_status = live_status
         self._peer: Limited | None = None
         self._traffic: Traffic | None = None  # that is held back before there is a peer
         self._is_paused = False  # by the person
@@ -109,10 +109,10 @@ class Limiter:
         """The person says: leave."""
         if self._peer is None:
             self.called_off.set()
-            return f"it leaves; {_NOT_YET[self._board.status.phase]}"
-        if self._board.status.is_leaving and not at_once:  # of a second Ctrl-C that would be the end
+            return f"it leaves; {_NOT_YET[self._live_status.status.phase]}"
+        if self._live_status.status.is_leaving and not at_once:  # of a second Ctrl-C that would be the end
             return "it leaves already; manta-peer leave --now stops it at once"
-        self._board.update(is_leaving=True)
+        self._live_status.update(is_leaving=True)
         self._peer.leave(at_once=at_once)
         return "it stops at once; what was sealed is kept" if at_once else "it leaves as soon as what is trained is handed in"
 
@@ -139,9 +139,9 @@ class Limiter:
     def status(self) -> PeerStatus:
         """Return where the peer stands."""
         if self._peer is None:
-            return replace(self._board.shown(), limits=self._limits.words(), paused=bool(self._why), pauses=dict(self._why))
+            return replace(self._live_status.shown(), limits=self._limits.words(), paused=bool(self._why), pauses=dict(self._why))
         self._peer.show()
-        return self._board.shown()
+        return self._live_status.shown()
 
     async def _look(self) -> None:
         """See why nothing is to be computed now, and pause the peer or let it go on."""

@@ -38,7 +38,7 @@ class CatchingUp:
 
     async def catch_up(self, tasks: asyncio.TaskGroup) -> None:
         """Fetch what leads to the newest commit, or a step towards it, check it, and make it the state; ``tasks`` has what goes on then."""
-        machine, commits, board = self._progress.machine, self._progress.commits, self._context.board
+        machine, commits, live_status = self._progress.machine, self._progress.commits, self._context.live_status
         now_ms = self._context.clock.now_ms
         target = self._states.next_stop(machine.path, machine.held, commits.min_exponents)
         started_ms = now_ms()
@@ -48,7 +48,7 @@ class CatchingUp:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             if target is not machine.missing:
                 return  # there is the newest one's state as well
-            board.wait_for(f"somebody who has the state of round {target.round}")
+            live_status.wait_for(f"somebody who has the state of round {target.round}")
             await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return
         if self._progress.leaving.is_set():
@@ -60,8 +60,8 @@ class CatchingUp:
             check.add_done_callback(self._checking.discard)
         first = machine.held is None
         machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._progress.open_ms(self._context.manifest))
-        board.update(waiting_for="", phase=machine.phase.value, round=target.round, state=target.state.hex())
-        board.write()
+        live_status.update(waiting_for="", phase=machine.phase.value, round=target.round, state=target.state.hex())
+        live_status.write()
         if first:
-            board.update(joined_at_round=target.round)
-            board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
+            live_status.update(joined_at_round=target.round)
+            live_status.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")

@@ -30,7 +30,7 @@ class ConsistencyChecker:
         self._log = context.log
         self._signed = context.signed
         self._store = context.store
-        self._board = context.board
+        self._live_status = context.live_status
         self._commits = progress.commits
         self._now_s = context.clock.now_s
         self._rolled_back_s: float | None = None  # since when the log shows less than it signed
@@ -77,8 +77,8 @@ class ConsistencyChecker:
         if found is None:
             if self._rolled_back_s is not None:
                 self._rolled_back_s = None
-                self._board.update(log_fault="")
-                self._board.say("the run's log has again all that it signed")
+                self._live_status.update(log_fault="")
+                self._live_status.say("the run's log has again all that it signed")
             return True
         evidence = Histories.shown_after(self._signed, held.receipt, shown.tree_head, shown.consistency)
         if found is not Departure.ROLLED_BACK:
@@ -86,9 +86,9 @@ class ConsistencyChecker:
         if self._rolled_back_s is None:
             self._rolled_back_s = self._now_s()
             words = self._accused(evidence)
-            self._board.update(log_fault=words)
-            self._board.say(f"{words}; it was told, and is waited for, {timeouts.ROLLED_BACK_S / 60:.0f} minutes at most")
-            self._board.write()
+            self._live_status.update(log_fault=words)
+            self._live_status.say(f"{words}; it was told, and is waited for, {timeouts.ROLLED_BACK_S / 60:.0f} minutes at most")
+            self._live_status.write()
         self.check_timeout()
         return False
 
@@ -99,7 +99,7 @@ class ConsistencyChecker:
             OtherHistory: it is.
         """
         if self._rolled_back_s is not None and self._now_s() - self._rolled_back_s > timeouts.ROLLED_BACK_S:
-            raise OtherHistory(self._board.status.log_fault)
+            raise OtherHistory(self._live_status.status.log_fault)
 
     @property
     def manifest(self) -> SignedManifest:

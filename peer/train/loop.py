@@ -80,14 +80,14 @@ class TrainingLoop:
             if cohort_session.result().may_be_listed:
                 self._progress.promises.wonder(base.round + 1, base.commit, self._progress.newest_round)
         self._progress.lap.mark("train")
-        self._context.board.add(samples_lost=self._trainer.take_dropped())
+        self._context.live_status.add(samples_lost=self._trainer.take_dropped())
         if done is None:
-            self._context.board.add(samples_lost=self._machine.discard())
+            self._context.live_status.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
             if await self._submitter.seal(*done):
-                self._context.board.update(loss=done[0].work.accumulator.loss)
+                self._context.live_status.update(loss=done[0].work.accumulator.loss)
             else:
-                self._context.board.add(samples_lost=self._machine.discard())
+                self._context.live_status.add(samples_lost=self._machine.discard())
 
     async def _take_place(self, base: CommitRef, group: Group) -> CohortSession:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
@@ -112,7 +112,7 @@ class TrainingLoop:
             left_ms = max(0, round(self._pace.left_ms(self._context.clock.now_ms())))
             await within(self._progress.changed, timeouts.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
             if not self._progress.changed.is_set():
-                self._context.board.add(samples_lost=self._machine.discard())
+                self._context.live_status.add(samples_lost=self._machine.discard())
                 return False
         return True
 
@@ -124,13 +124,13 @@ class TrainingLoop:
             teacher = await unless(self._progress.leaving, self._states.teacher())
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
-            self._context.board.wait_for(
+            self._context.live_status.wait_for(
                 f"somebody who has the teacher, the state of round {self._context.training_spec.plan.teacher_round}"
             )
             await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return False
         if self._progress.leaving.is_set():
             return False
-        self._context.board.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
+        self._context.live_status.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
         await self._trainer.load(base.state, self._states.held, teacher[1] if teacher else None)
         return True

@@ -6,7 +6,7 @@ from pathlib import Path
 from manta_swarm.network.peer_status import SEEKING, PeerStatus
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import Sensors
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.runtime.console import Form, PrintingConsole
 
@@ -23,9 +23,9 @@ class Listed(PrintingConsole):
         super().say(text)
 
 
-def board_in(directory: Path, said: list[str] | None = None) -> StatusBoard:
+def board_in(directory: Path, said: list[str] | None = None) -> LiveStatus:
     """Return the board of a peer that has just begun; what it says is put into ``said``."""
-    return StatusBoard(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), Listed(said))
+    return LiveStatus(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), Listed(said))
 
 
 class Computer:

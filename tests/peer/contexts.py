@@ -6,7 +6,7 @@ from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.peer.context import NewestCommits, Progress, RunContext
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.submit.promises import Promises
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
@@ -20,7 +20,7 @@ def context_of(
     node: Any,
     identity: Identity,
     signed: SignedManifest,
-    board: StatusBoard | None = None,
+    live_status: LiveStatus | None = None,
     compute: ComputeThread | None = None,
     *,
     store: PeerStore | None = None,
@@ -34,8 +34,8 @@ def context_of(
     given: dict[str, Any] = {
         "training_spec": RunTrainingSpec(manifest),
         "log": None if node is None else LogClient(node, manifest, signed.run),
-        "store": store or (None if board is None else board._store),
-        "board": board,
+        "store": store or (None if live_status is None else live_status._store),
+        "live_status": live_status,
         "blob_store": blob_store or BlobStore(max_bytes=0),
         "compute": compute,
         "terms": ClaimTerms(identity, signed.run, PublicKey(payout or identity.public_key)),

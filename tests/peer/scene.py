@@ -31,7 +31,7 @@ from manta_swarm.peer.features.private.plugin import NoisyVectors
 from manta_swarm.peer.limits.limited import LimitedPeer
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import Held
 from manta_swarm.peer.train.sizing import Sizing
@@ -86,7 +86,7 @@ class Member:
     identity: Identity
     endpoint: MemoryEndpoint
     store: PeerStore
-    board: StatusBoard
+    live_status: LiveStatus
     worker: QuickWorker
     loop: Session
     limited: LimitedPeer
@@ -94,7 +94,7 @@ class Member:
 
     @property
     def status(self) -> PeerStatus:
-        return self.board.status
+        return self.live_status.status
 
     @property
     def evidence(self) -> Evidence | None:
@@ -156,12 +156,12 @@ class Scene:
         identity, signed = PEERS[number], self.log.signed
         store = PeerStore(self.directory / f"peer-{number}")
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
-        board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
+        live_status, endpoint = LiveStatus(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
         loop, limited = self._loop(
-            endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing, payout, trains, is_plain
+            endpoint, identity, signed, worker, store, live_status, token, noise, gateway, sizing, payout, trains, is_plain
         )
-        member = Member(identity, endpoint, store, board, worker, loop, limited)
+        member = Member(identity, endpoint, store, live_status, worker, loop, limited)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
         self.members.append(member)
@@ -174,7 +174,7 @@ class Scene:
         signed: SignedManifest,
         worker: Any,
         store: PeerStore,
-        board: StatusBoard,
+        live_status: LiveStatus,
         token: bytes | None,
         noise: Noise | None = None,
         gateway: GatewayService | None = None,
@@ -186,7 +186,7 @@ class Scene:
         compute, blob_store = ComputeThread(), BlobStore(max_bytes=2**28)
         pool = ThrottledPool(InProcess(worker, compute), thread=compute)
         context = context_of(
-            endpoint, identity, signed, board, compute, store=store, blob_store=blob_store, num_weights=worker.num_weights, payout=payout
+            endpoint, identity, signed, live_status, compute, store=store, blob_store=blob_store, num_weights=worker.num_weights, payout=payout
         )
         manifest = context.manifest
         progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.training_spec), context.log)

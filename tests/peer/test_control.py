@@ -94,10 +94,10 @@ def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
 )
 def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, phase: str, does: str, leaves: str) -> None:
     async def whole() -> None:
-        board = board_in(tmp_path / "peer")
-        limiter = Limiter(Limits(), tmp_path, Computer().sensors, board)
+        live_status = board_in(tmp_path / "peer")
+        limiter = Limiter(Limits(), tmp_path, Computer().sensors, live_status)
         async with asyncio.timeout(DEADLINE_S), Control(tmp_path, limiter):
-            board.update(phase=phase)
+            live_status.update(phase=phase)
             assert await asyncio.to_thread(lines_of, tmp_path) == [f"a peer runs, and {does}; no limits"]
             assert await told(tmp_path, LEAVE) == f"it leaves; {leaves}"
 

@@ -10,7 +10,7 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.joining import Stopped, _until_told_to_stop
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import StorageError, Unreachable, UserError
 from manta_swarm.protocol.signing import sha256
@@ -110,8 +110,8 @@ def told_to_stop(store: PeerStore, loop_settings: dict[str, object], presses: in
 
     async def play() -> int:
         loop = Loop(**loop_settings)  # type: ignore[arg-type]
-        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
+        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = asyncio.create_task(_until_told_to_stop(loop, live_status))  # type: ignore[arg-type]
         await loop.running.wait()
         for _ in range(presses):
             os.kill(os.getpid(), number)
@@ -134,8 +134,8 @@ def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
 def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(store: PeerStore) -> None:
     async def play() -> Loop:
         loop = Loop(leaves=False)
-        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
+        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = asyncio.create_task(_until_told_to_stop(loop, live_status))  # type: ignore[arg-type]
         await loop.running.wait()
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
@@ -155,8 +155,8 @@ def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(stor
 def test_several_sessions_in_one_process_all_leave_at_one_ctrl_c(store: PeerStore) -> None:
     async def play() -> list[int]:
         loops = [Loop(), Loop(leaves=False), Loop()]
-        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = [asyncio.create_task(_until_told_to_stop(loop, board)) for loop in loops]  # type: ignore[arg-type]
+        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = [asyncio.create_task(_until_told_to_stop(loop, live_status)) for loop in loops]  # type: ignore[arg-type]
         await asyncio.gather(*(loop.running.wait() for loop in loops))
         os.kill(os.getpid(), signal.SIGINT)
         async with asyncio.timeout(10):

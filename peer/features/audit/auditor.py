@@ -22,7 +22,7 @@ from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
 from manta_swarm.peer.features.audit.volunteers import Volunteers
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
     FINDING,
@@ -60,7 +60,7 @@ class AuditContext:
     run: bytes
     rules: AuditRules
     line: OperatorLine
-    board: StatusBoard  # shows what was done
+    live_status: LiveStatus  # shows what was done
 
 
 class Host(Protocol):
@@ -116,7 +116,7 @@ class Auditor:
         self._host = host
         self._line = context.line
         self._fetching = fetching
-        self._board = context.board
+        self._live_status = context.live_status
         self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
         self._turns = Turns(self._start)
@@ -187,7 +187,7 @@ class Auditor:
         if self._may_audit != bool(told.may_audit):
             self._may_audit = bool(told.may_audit)
             why = "this key is proven by now" if told.may_audit else "this key is none of the run's auditors, and not proven"
-            self._board.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
+            self._live_status.say(f"audits {'from now on' if told.may_audit else 'nothing yet'}: {why}")
         return told.assignments
 
     async def _tidy(self, told: Assignments) -> None:
@@ -221,7 +221,7 @@ class Auditor:
                 await self._ended(one, str(error))
                 return False
             except UserError as error:
-                self._board.say(f"audits no more: {error}")
+                self._live_status.say(f"audits no more: {error}")
                 self._deaths = _DEATHS
                 return False
             except MantaError as error:  # it is told again what waits
@@ -257,7 +257,7 @@ class Auditor:
             one.said, has_computed = await self._judged(assignment, one), True
         if one.said is None:
             return False
-        self._board.write()
+        self._live_status.write()
         method = VERDICT if is_signed(one.said, Verdict) else FINDING
         await self._line.call(method, pack(one.said), timeout_s=timeouts.CALL_S)
         return has_computed
@@ -270,17 +270,17 @@ class Auditor:
         expected = (self._run, _digest(assignment), assignment.round, len(assignment.header.claims), assignment.volunteer[0])
         if (finding.run, finding.contribution, finding.round, len(finding.outcomes), finding.by) != expected or any(finding.outcomes):
             return None
-        self._board.add(audits_taken_over=1)
+        self._live_status.add(audits_taken_over=1)
         return self._verdict(assignment, finding.outcomes, finding.by)
 
     async def _judged(self, assignment: Assignment, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
         found = await self._turns.work(self._computed(assignment, one))
         if found is None:
             return None
-        self._board.add(audits=1, audits_against=int(any(found.outcomes)))
+        self._live_status.add(audits=1, audits_against=int(any(found.outcomes)))
         if any(found.outcomes):
             founder = peer_name(assignment.header.contribution.open().founder)
-            self._board.say(f"audit: a contribution of {founder}, round {assignment.round}: {found.reason}")
+            self._live_status.say(f"audit: a contribution of {founder}, round {assignment.round}: {found.reason}")
             if assignment.finding and not any(assignment.finding[0].open().outcomes):
                 await asyncio.to_thread(self._volunteers.distrust, assignment.volunteer[0])
         if self._is_named:
@@ -371,13 +371,13 @@ class Auditor:
         return found
 
     async def _start(self) -> Computing:
-        self._board.say(f"computes contributions of others again for the run, for {self.share}% of the time at most")
+        self._live_status.say(f"computes contributions of others again for the run, for {self.share}% of the time at most")
         return await self._host.start()
 
     async def _rest(self, cpu_s: float) -> None:
         """A microbatch took so long: rest until the share is kept."""
         self._cpu_s += cpu_s
-        self._board.update(audits_cpu_s=round(self._cpu_s))
+        self._live_status.update(audits_cpu_s=round(self._cpu_s))
         await self._turns.rest(self._began_s, cpu_s)
         self._began_s = asyncio.get_running_loop().time()
 
@@ -398,7 +398,7 @@ class Auditor:
         self._give_up(one, reason)
         self._deaths += 1
         if self._deaths >= _DEATHS:
-            self._board.say("audits no more: what computes has ended again and again")
+            self._live_status.say("audits no more: what computes has ended again and again")
 
 
 def _digest(assignment: Assignment) -> bytes:

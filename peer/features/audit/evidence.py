@@ -62,7 +62,7 @@ class Evidence(Feature):
         self._folder = VectorsFolder(directory / VECTORS, kept_rounds=kept_rounds(rules) + LEAST_PENDING, max_bytes=most)
         self._context = context
         self._progress = progress
-        self._board = context.board
+        self._live_status = context.live_status
         # A while longer than it may be brought: an auditor asks whoever handed it in before it says that it was withheld.
         kept = rules.kept_rounds + LEAST_PENDING
         self._bringing = Bringing(
@@ -98,7 +98,7 @@ class Evidence(Feature):
             if not self._has_said:
                 self._has_said = True
                 lost = "what is audited of such work is not paid, and its key has to be found good from the beginning"
-                self._board.say(f"no room for what audits may ask of this peer's work ({error}): {lost}; it needs more of this disk")
+                self._live_status.say(f"no room for what audits may ask of this peer's work ({error}): {lost}; it needs more of this disk")
 
     # Afterwards.
 
@@ -129,9 +129,9 @@ class Evidence(Feature):
         limit_s = min(most_s, least_s + _ASKED_ROUNDS * self._progress.open_ms(self._context.manifest) / 1000)
         if self._progress.leaving.is_set() and self._is_waiting:
             words = "it stays until audits could ask for what that rests on"
-            self._board.say(f"handed in; {words}, {limit_s:.0f} s at most (Ctrl-C: leave now)")
+            self._live_status.say(f"handed in; {words}, {limit_s:.0f} s at most (Ctrl-C: leave now)")
         if not await self._bring_last(limit_s):
-            self._board.say(
+            self._live_status.say(
                 "audits may still ask for what it handed in last: if they do, that is paid only if this peer is here again soon"
             )
 
@@ -162,10 +162,10 @@ class Evidence(Feature):
         async with self._turn:
             is_done = await self._bringing.bring_all()
             await self._tidy()
-        status, bringing = self._board.status, self._bringing
+        status, bringing = self._live_status.status, self._bringing
         if (status.audited, status.brought_bytes) != (bringing.audited, bringing.brought_bytes):
-            self._board.update(audited=bringing.audited, brought_bytes=bringing.brought_bytes)
-            self._board.write()
+            self._live_status.update(audited=bringing.audited, brought_bytes=bringing.brought_bytes)
+            self._live_status.write()
         return is_done
 
     async def _tidy(self) -> None:

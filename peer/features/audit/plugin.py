@@ -89,7 +89,7 @@ class Auditing(Feature):
 
         line = context.log.line
         return Auditor(
-            AuditContext(context.identity, context.run, self._rules, line, context.board),
+            AuditContext(context.identity, context.run, self._rules, line, context.live_status),
             _Host(session, directory / FETCHED, self._held.root),
             Fetching(context.node, line, fetched, vector_bytes),
             Volunteers(directory / "distrusted"),
@@ -170,7 +170,7 @@ class AuditPlugin(Plugin):
             if config.audit_only:
                 raise UserError(f"--audit-only: it cannot audit, for {why}")
             if config.audit:
-                context.board.say(f"audits nothing: {why}")
+                context.live_status.say(f"audits nothing: {why}")
             return kept
         if config.audit_only:
             _talk_first(context, config.initial_peers)

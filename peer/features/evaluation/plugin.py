@@ -61,14 +61,14 @@ class Evaluation(Feature):
 
     async def start(self) -> Measurer:
         """Start what measures, and say so."""
-        board, manifest = self._context.board, self._context.manifest
-        share = board.status.limits.get("evaluation", "10%")
-        board.say(f"measures networks of this run for others, for {share} of the time at most")
+        live_status, manifest = self._context.live_status, self._context.manifest
+        share = live_status.status.limits.get("evaluation", "10%")
+        live_status.say(f"measures networks of this run for others, for {share} of the time at most")
         return await Measurer.start(manifest.supernet, manifest.dataset, manifest.data_digest, self._root)
 
     def measured(self, count: int) -> None:
         """Show how many architectures were measured in all."""
-        self._context.board.update(measured_for_others=count)
+        self._context.live_status.update(measured_for_others=count)
 
     # As a feature.
 

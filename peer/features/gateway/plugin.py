@@ -63,14 +63,14 @@ class Gateway(Feature):
             return
         from manta_swarm.peer.features.gateway.http import say_goodbye, serving
 
-        board = self._context.board
+        live_status = self._context.live_status
         async with serving(self._service, self._door, self._traffic, self._payouts) as address:
-            board.update(leases_at=address)
-            board.write()
-            run, peer = board.status.run, board.status.peer
-            board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{peer} --run {run}")
+            live_status.update(leases_at=address)
+            live_status.write()
+            run, peer = live_status.status.run, live_status.status.peer
+            live_status.say(f"light contributors join with: manta-peer join --light --gateway {address}#{peer} --run {run}")
             yield
-            if board.status.finished and self._service.leased:
+            if live_status.status.finished and self._service.leased:
                 await say_goodbye()
 
     @property

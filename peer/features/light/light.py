@@ -19,7 +19,7 @@ from manta_swarm.peer.features.light.entry import Entry
 from manta_swarm.peer.features.light.pay import Pay, last_look
 from manta_swarm.peer.features.light.work import Done, LightWork, NoUse
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.exchange import MAX_OPEN_MS
@@ -57,7 +57,7 @@ class Contributor:
         self,
         identity: Identity,
         store: PeerStore,
-        board: StatusBoard,
+        live_status: LiveStatus,
         client: GatewayClient,
         work_gate: WorkGate,
         config: PeerConfig,
@@ -74,7 +74,7 @@ class Contributor:
         """
         self._identity = identity
         self._payout = config.payout_key
-        self._board = board
+        self._live_status = live_status
         self._client = client
         self._work_gate = work_gate
         self._expected_run = config.run
@@ -92,8 +92,8 @@ class Contributor:
 
     def write(self) -> None:
         """Show where it stands."""
-        self._board.update(sent_bytes=self._client.bytes_up, received_bytes=self._client.bytes_down)
-        self._board.write()
+        self._live_status.update(sent_bytes=self._client.bytes_up, received_bytes=self._client.bytes_down)
+        self._live_status.write()
 
     # Its life.
 
@@ -101,7 +101,7 @@ class Contributor:
         """Do one lease after the other until the run is finished, or the person leaves."""
         pause_s = _AGAIN_S[0]
         self.write()
-        while not (self._board.status.finished or self._work_gate.is_leaving):
+        while not (self._live_status.status.finished or self._work_gate.is_leaving):
             try:
                 wait_s = self._once()
             except (Unreachable, RemoteFault) as error:
@@ -111,7 +111,7 @@ class Contributor:
                 continue
             pause_s = _AGAIN_S[0]
             self.write()
-            if not self._board.status.finished and wait_s > 0:
+            if not self._live_status.status.finished and wait_s > 0:
                 self._work_gate.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
         if self._pay is not None:
             last_look(self._pay, self._client)
@@ -129,12 +129,12 @@ class Contributor:
         if self._pay is not None:
             self._pay.look(self._client)
         if self._work_gate.is_paused:
-            self._board.update(phase="paused")
+            self._live_status.update(phase="paused")
             return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
         assert self._work is not None
         way_ms = min(round(statistics.median_low(self._ways_ms) if self._ways_ms else 0.0), MAX_OPEN_MS)
-        run = bytes.fromhex(self._board.status.run)
+        run = bytes.fromhex(self._live_status.status.run)
         request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.microbatch_ms, way_ms)
         began_s = time.monotonic()
         answer = self._client.lease(Signed.sign(request, self._identity))
@@ -146,8 +146,8 @@ class Contributor:
                 self._do(lease, began_s)
             return 0.0
         if answer.is_over and not self._pending:
-            self._board.update(phase="finished", finished=True, waiting_for="")
-            self._board.say(f"run finished taken={self._board.status.taken} samples={self._board.status.samples_counted}")
+            self._live_status.update(phase="finished", finished=True, waiting_for="")
+            self._live_status.say(f"run finished taken={self._live_status.status.taken} samples={self._live_status.status.samples_counted}")
             return 0.0
         self._has_nothing(answer.reason)
         return min([answer.wait_ms / 1000, *waits_s])
@@ -175,23 +175,23 @@ class Contributor:
         if self._work is None:
             space_named(manifest.supernet)
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity, self._payout)
-            self._pay = Pay(welcome.manifest, self._identity.public_key, self._store, self._board)
+            self._pay = Pay(welcome.manifest, self._identity.public_key, self._store, self._live_status)
             self._expected_run = run.hex()
-            self._board.update(run=run.hex(), name=manifest.name, num_rounds=manifest.num_rounds)
-            self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self._board.status.peer[-8:]}")
+            self._live_status.update(run=run.hex(), name=manifest.name, num_rounds=manifest.num_rounds)
+            self._live_status.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self._live_status.status.peer[-8:]}")
             threads = self._work_gate.threads
-            self._board.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
+            self._live_status.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
         self._gateway = welcome.gateway
-        self._board.update(gateway=self._client.gateway.url, waiting_for="", phase="waiting")
-        self._board.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
+        self._live_status.update(gateway=self._client.gateway.url, waiting_for="", phase="waiting")
+        self._live_status.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
 
     def _lose_sight(self, error: Exception) -> None:
         """The gateway is away, or makes no sense: it is met anew, or the next one is."""
         logger.info("no gateway url=%s reason=%s", self._client.gateway.url, error)
-        if not self._board.status.waiting_for:
-            self._board.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
+        if not self._live_status.status.waiting_for:
+            self._live_status.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
         self._gateway = None
-        self._board.update(waiting_for=f"a gateway: {error}", phase="waiting")
+        self._live_status.update(waiting_for=f"a gateway: {error}", phase="waiting")
         if self._client.turn():
             for pending in self._pending:
                 self._lost(pending, "its gateway went away")
@@ -199,11 +199,11 @@ class Contributor:
         self.write()
 
     def _has_nothing(self, reason: str) -> None:
-        self._board.update(phase="waiting")
+        self._live_status.update(phase="waiting")
         now_s = time.monotonic()
         if now_s - self._idle_since_s > _QUIET_S and reason != self._said_why:
             self._said_why = reason
-            self._board.say(f"no lease: {reason}")
+            self._live_status.say(f"no lease: {reason}")
 
     # A lease.
 
@@ -217,15 +217,15 @@ class Contributor:
         assert work is not None
         work.architecture_of(lease)
         self._idle_since_s, self._said_why = time.monotonic(), ""
-        self._board.add(leases=1)
-        self._board.update(round=lease.round, phase="working")
+        self._live_status.add(leases=1)
+        self._live_status.update(round=lease.round, phase="working")
         self.write()
         try:
             weights = self._client.blob(lease.weights, lease.weights_bytes)
             samples = self._client.blob(lease.samples, lease.samples_bytes)
         except NotKnown:
-            self._board.add(lost=1)
-            self._board.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
+            self._live_status.add(lost=1)
+            self._live_status.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
             self._work_gate.wait(_PAUSE_S[1])
             return
         worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._work_gate.num_samples
@@ -233,12 +233,12 @@ class Contributor:
         try:
             done = work.do(lease, weights, samples, self._work_gate, over_s=until_s, until_s=done_by_s)
         except LeaseOver as error:
-            self._board.add(lost=1)
-            self._board.say(f"lost round={lease.round} samples={self._work_gate.num_samples - trained} ({error})")
+            self._live_status.add(lost=1)
+            self._live_status.say(f"lost round={lease.round} samples={self._work_gate.num_samples - trained} ({error})")
             return
         except NoUse as error:
-            self._board.add(lost=1)
-            self._board.say(f"microbatches dropped: {error} round={lease.round}")
+            self._live_status.add(lost=1)
+            self._live_status.say(f"microbatches dropped: {error} round={lease.round}")
             self._work_gate.wait(_PAUSE_S[1])
             return
         done_s = time.monotonic()
@@ -299,11 +299,11 @@ class Contributor:
         done = pending.done
         if self._pay is not None:
             self._pay.counts(word.contribution[0].digest, done.back.claim)
-        self._board.add(taken=1, samples_counted=done.samples)
-        self._board.update(loss=done.loss)
+        self._live_status.add(taken=1, samples_counted=done.samples)
+        self._live_status.update(loss=done.loss)
         microbatches = sum(done.back.counts)
-        total = self._board.status.samples_counted
-        self._board.say(
+        total = self._live_status.status.samples_counted
+        self._live_status.say(
             f"the log has it round={pending.round} microbatches={microbatches} samples={done.samples} loss={done.loss:.3f} total={total}"
         )
         return True
@@ -316,12 +316,12 @@ class Contributor:
         """
         assert self._manifest is not None
         contribution, inclusion_promise = word.contribution[0].open(), word.inclusion_promise[0].open_by(self._manifest.operators)
-        run = bytes.fromhex(self._board.status.run)
+        run = bytes.fromhex(self._live_status.status.run)
         if (inclusion_promise.run, inclusion_promise.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
             raise EncodingError("an inclusion promise for something else")
         if pending.done.back.claim.digest not in contribution.claims:
             raise EncodingError("an inclusion promise for a contribution that does not list this claim")
 
     def _lost(self, pending: _Pending, reason: str) -> None:
-        self._board.add(lost=1)
-        self._board.say(f"lost round={pending.round} samples={pending.done.samples} ({reason})")
+        self._live_status.add(lost=1)
+        self._live_status.say(f"lost round={pending.round} samples={pending.done.samples} ({reason})")

@@ -13,7 +13,7 @@ from manta_swarm.network.light_pay import LightPay
 from manta_swarm.peer.credit.credit_file import Kept
 from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
-from manta_swarm.peer.status import StatusBoard, credit_fields
+from manta_swarm.peer.status import LiveStatus, credit_fields
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, PeerStore
 from manta_swarm.protocol.errors import MantaError, RemoteFault
 from manta_swarm.protocol.manifest import SignedManifest
@@ -39,7 +39,7 @@ class _Owed:
 class Pay:
     """One light contributor's, in one run; for the thread that works."""
 
-    def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, board: StatusBoard) -> None:
+    def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, live_status: LiveStatus) -> None:
         """Know what was kept at the last time.
 
         Raises:
@@ -48,7 +48,7 @@ class Pay:
         self._manifest, self._run, self._key = signed.open(), signed.run, key
         self._training_spec = AskedTrainingSpec(self._manifest)
         self._store = store
-        self._board = board
+        self._live_status = live_status
         self._payout_receipts = PayoutReceiptFolder(store.run_path(signed.run) / PAYOUT_RECEIPTS)
         self._payout_receipts.begin(signed)
         self._owed: deque[_Owed] = deque(maxlen=_OWED)
@@ -80,7 +80,7 @@ class Pay:
                     owed.ask_s = time.monotonic() + owed.pause_s
                 except RemoteFault as error:
                     self._owed.remove(owed)
-                    self._board.say(f"no payout receipt: what the gateway shows of it does not hold: {error}")
+                    self._live_status.say(f"no payout receipt: what the gateway shows of it does not hold: {error}")
 
     def _take(self, owed: _Owed, pay: LightPay) -> None:
         """Keep what a round paid, once it is proven.
@@ -97,14 +97,14 @@ class Pay:
             kept = kept.computed(entry.round, paid[0])
         self._kept = kept
         self._store.credit(self._run).save(kept)
-        if paid and entry.round >= self._board.status.earned_round:
-            self._board.update(earned_round=entry.round, earned=paid[0], earned_checked=bool(pay.claims))
+        if paid and entry.round >= self._live_status.status.earned_round:
+            self._live_status.update(earned_round=entry.round, earned=paid[0], earned_checked=bool(pay.claims))
         self._show()
 
     def _show(self) -> None:
         kept = self._kept
         word = credit_fields(kept.word[0], self._manifest.audit_rules) if kept.word else {}
-        self._board.update(credit_checked=kept.checked, credit_rounds=kept.num_checked, **word)
+        self._live_status.update(credit_checked=kept.checked, credit_rounds=kept.num_checked, **word)
 
 
 def last_look(pay: Pay, client: GatewayClient) -> None:

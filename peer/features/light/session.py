@@ -24,7 +24,7 @@ from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.limits.limiter import Limiter, hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.console import PrintingConsole
@@ -35,42 +35,42 @@ from manta_swarm.runtime.signals import hearing
 class LimitedLight:
     """A light contributor at work, as its limits see it. Implements ``peer.limits.limiter.Limited``."""
 
-    def __init__(self, work_gate: WorkGate, board: StatusBoard, traffic: Traffic) -> None:
-        """Stop its work with ``work_gate``, hold ``traffic`` back, and show it on ``board``."""
+    def __init__(self, work_gate: WorkGate, live_status: LiveStatus, traffic: Traffic) -> None:
+        """Stop its work with ``work_gate``, hold ``traffic`` back, and show it on ``live_status``."""
         self._work_gate = work_gate
-        self._board = board
+        self._live_status = live_status
         self._traffic = traffic
         self.left = asyncio.Event()  # there is nothing to wait for any more
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``; a microbatch that is under way is finished."""
         self._work_gate.pause(is_paused=True)
-        self._board.pause(why)
+        self._live_status.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
         self._work_gate.pause(is_paused=False)
-        self._board.pause({})
+        self._live_status.pause({})
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         hold_back(self._traffic, limits)
         self._work_gate.limit(limits.duty, limits.cpu_threads)
-        self._board.update(limits=limits.words())
-        self._board.write()
+        self._live_status.update(limits=limits.words())
+        self._live_status.write()
 
     def leave(self, *, at_once: bool) -> None:
         """See ``Limited``."""
-        self._board.update(is_leaving=True)
+        self._live_status.update(is_leaving=True)
         if not self._work_gate.leave() or at_once:
             self.left.set()
         else:
-            self._board.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
+            self._live_status.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
 
     def show(self) -> None:
         """See ``Limited``."""
         sent, received = self._traffic.sent.total, self._traffic.received.total
-        self._board.update(samples_trained=self._work_gate.num_samples, sent_bytes=sent, received_bytes=received)
+        self._live_status.update(samples_trained=self._work_gate.num_samples, sent_bytes=sent, received_bytes=received)
 
 
 async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sensors = THIS_COMPUTER) -> bool:
@@ -87,21 +87,21 @@ async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sens
         identity = own_identity(store, console)
         account = "" if config.payout_key in (None, identity.public_key) else str(config.payout)
         name, key = peer_name(identity.public_key), identity.public_key.hex()
-        board = StatusBoard(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), console)
-        limiter = Limiter(config.limits, config.dir, sensors, board)
+        live_status = LiveStatus(store, PeerStatus(name, key, gateway="", account=account, device="cpu", workers=1), console)
+        limiter = Limiter(config.limits, config.dir, sensors, live_status)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient(config.gateways, meter)
-        contributor = Contributor(identity, store, board, client, work_gate, config)
+        contributor = Contributor(identity, store, live_status, client, work_gate, config)
         if account:
-            board.say(f"its credit adds up to account {account}")
-        limited = LimitedLight(work_gate, board, traffic)
+            live_status.say(f"its credit adds up to account {account}")
+        limited = LimitedLight(work_gate, live_status, traffic)
         async with Control(store.directory, limiter), shown_live(console, limiter):
             await limiter.attach(limited)
             await _until_it_ends(contributor, limited, limiter)
-        status = board.status
+        status = live_status.status
         if not status.finished:
-            board.say(f"left the run taken={status.taken} samples={status.samples_counted}")
-        board.write()
+            live_status.say(f"left the run taken={status.taken} samples={status.samples_counted}")
+        live_status.write()
     return status.finished
 
 

@@ -50,11 +50,11 @@ class Measuring:
         self._rests_until_ms = self._context.clock.now_ms() + (SHARE - 1) * (self._context.clock.now_ms() - began_ms)
         self._measured = round_
         largest, smallest = measure.largest / measure.samples, measure.smallest / measure.samples
-        self._context.board.update(own_round=round_, own_samples=measure.samples, own_largest=largest, own_smallest=smallest)
-        self._context.board.write()
+        self._context.live_status.update(own_round=round_, own_samples=measure.samples, own_largest=largest, own_smallest=smallest)
+        self._context.live_status.write()
         if is_last:
             figures = f"largest={largest:.1%} smallest={smallest:.1%}"
-            self._context.board.say(f"on {measure.samples} held-out images of its own round={round_} {figures}")
+            self._context.live_status.say(f"on {measure.samples} held-out images of its own round={round_} {figures}")
         if self._is_told:
             await self._tell(measure)
 

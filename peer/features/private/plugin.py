@@ -27,14 +27,14 @@ class PrivateImages(Feature):
 
     def __init__(self, context: RunContext, dataset: ImageDataset, *, tells_accuracy: bool) -> None:
         """Measure on ``dataset``; ``tells_accuracy``: the operator gets to know what comes out."""
-        self._board = context.board
+        self._live_status = context.live_status
         self._dataset = dataset
         self._measuring = Measuring(context, dataset, is_told=tells_accuracy)
 
     @contextlib.asynccontextmanager
     async def open(self, session: "Session") -> AsyncIterator[None]:
         """Say what is trained on."""
-        self._board.say(f"trains on images of its own, which stay here: {described(self._dataset)}")
+        self._live_status.say(f"trains on images of its own, which stay here: {described(self._dataset)}")
         yield
 
     async def on_held(self, round_: int, parameters: Tensor, *, is_last: bool) -> None:
@@ -55,11 +55,11 @@ class NoisyVectors(Feature):
     @contextlib.asynccontextmanager
     async def open(self, session: "Session") -> AsyncIterator[None]:
         """Say what was given away, at the beginning and at the end."""
-        board, noise = self._context.board, self._noise
-        board.update(epsilon=noise.epsilon, delta=noise.delta)
-        board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
+        live_status, noise = self._context.live_status, self._noise
+        live_status.update(epsilon=noise.epsilon, delta=noise.delta)
+        live_status.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
         yield
-        board.say(f"given away of its images: {noise.line()}")
+        live_status.say(f"given away of its images: {noise.line()}")
 
     def why_no_more(self) -> str:
         """Say so once the person's budget is spent."""
@@ -68,8 +68,8 @@ class NoisyVectors(Feature):
     async def on_learnt(self, vector: Vector) -> Vector:
         """Return a vector (N,) with noise; what that gives away is on the disk by then."""
         noisy = await self._context.compute.run(self._noise.add, vector)
-        self._context.board.update(epsilon=self._noise.epsilon)
-        self._context.board.write()
+        self._context.live_status.update(epsilon=self._noise.epsilon)
+        self._context.live_status.write()
         return noisy
 
 

@@ -20,7 +20,7 @@ from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.features.shards.holders import Holders
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError
 from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.manifest import Manifest
@@ -36,7 +36,7 @@ class Download:
     """One run's shards on their way to a folder."""
 
     def __init__(
-        self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, blob_store: BlobStore, board: StatusBoard
+        self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, blob_store: BlobStore, live_status: LiveStatus
     ) -> None:
         """Prepare.
 
@@ -53,13 +53,13 @@ class Download:
         self._folder = folder
         self._holders = holders
         self._blob_store = blob_store
-        self._board = board
+        self._live_status = live_status
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
         self._size_bytes = 0  # of all that are wanted
         self._came_bytes = 0  # since the start
         self._since_s = self._said_s = time.monotonic()
-        board.update(phase=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
+        live_status.update(phase=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
 
     async def list(self) -> ShardList:
         """Return the list of the shards, which is in the folder then.
@@ -102,7 +102,7 @@ class Download:
         self._show()
         if missing:
             here = f", of which {in_words(self._done_bytes)} are here" if self._done_bytes else ""
-            self._board.say(
+            self._live_status.say(
                 f"gets {in_words(self._size_bytes)} of {self._manifest.dataset} in {len(numbers)} shards to {self._folder}{here}"
             )
         random.shuffle(missing)  # those who begin at the same time soon have different ones for each other
@@ -112,7 +112,7 @@ class Download:
         if missing:
             took_s = max(time.monotonic() - self._since_s, 0.001)
             rate = in_words(round(self._came_bytes / took_s))
-            self._board.say(
+            self._live_status.say(
                 f"{self._manifest.dataset} is here, each piece checked: {in_words(self._came_bytes)} came in {took_s:.0f} s, {rate}/s"
             )
 
@@ -154,7 +154,7 @@ class Download:
                 return await attempt()
             except Unreachable as error:
                 if not is_said:
-                    self._board.say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
+                    self._live_status.say(f"{error}; it is tried again until somebody gives it (Ctrl-C ends that, and what is here stays)")
                 is_said = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
@@ -165,7 +165,7 @@ class Download:
         self._show()
 
     def _show(self) -> None:
-        self._board.update(data_bytes=self._done_bytes + self._coming_bytes, data_size_bytes=self._size_bytes)
+        self._live_status.update(data_bytes=self._done_bytes + self._coming_bytes, data_size_bytes=self._size_bytes)
 
     def _tell(self) -> None:
         """Say how far it is, now and then."""
@@ -178,7 +178,7 @@ class Download:
         left_min = (self._size_bytes - done) / rate / 60
         share = done / self._size_bytes
         far = f"{share:.0%}, {in_words(done)} of {in_words(self._size_bytes)}"
-        self._board.say(f"{self._manifest.dataset}: {far}, {in_words(round(rate))}/s, about {left_min:.0f} min left")
+        self._live_status.say(f"{self._manifest.dataset}: {far}, {in_words(round(rate))}/s, about {left_min:.0f} min left")
 
     def _other_set(self) -> UserError:
         return UserError(

@@ -13,7 +13,7 @@ from manta_swarm.peer.features.plugin import Arrival, Plugin
 from manta_swarm.peer.features.shards.download import Download
 from manta_swarm.peer.features.shards.holders import Holders
 from manta_swarm.peer.features.shards.wanted import Room, Wanted, wanted
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.train.data import Held
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.footprint import in_words
@@ -38,16 +38,16 @@ class ShardsPlugin(Plugin):
 
 @contextlib.asynccontextmanager
 async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
-    config, node, board, manifest = arrival.config, arrival.node, arrival.board, arrival.signed.open()
+    config, node, live_status, manifest = arrival.config, arrival.node, arrival.live_status, arrival.signed.open()
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
     await arrival.blob_store.serve(node)
-    holders = Holders(node, arrival.signed.run, manifest.operators, board)
+    holders = Holders(node, arrival.signed.run, manifest.operators, live_status)
     arrival.limiter.hold(arrival.traffic)
-    download = Download(node, manifest, folder, holders, arrival.blob_store, board)
+    download = Download(node, manifest, folder, holders, arrival.blob_store, live_status)
     meeting = asyncio.create_task(holders.meet())
     try:
-        here = await _get(config, manifest, node, folder, download, board)
+        here = await _get(config, manifest, node, folder, download, live_status)
         yield Held(arrival.blob_store, root, here.train if here.is_part else (), here.claimed)
     finally:
         meeting.cancel()
@@ -56,7 +56,7 @@ async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
         await holders.withdraw()
 
 
-async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, board: StatusBoard) -> Wanted:
+async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, live_status: LiveStatus) -> Wanted:
     list_ = await download.list()
     here = {number for number in range(len(list_.shards)) if download.name_of(list_, number).is_here}
     found = wanted(manifest, node.key, list_, Room.of(folder, config.data_limit), here)
@@ -64,7 +64,7 @@ async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: P
         if config.gateway:
             raise UserError(f"a gateway needs all of {manifest.dataset}: give a larger --data-limit, make room, or leave --gateway out")
         of = f"{len(found.train)} of {list_.num_train_shards} shards to train with"
-        board.say(
+        live_status.say(
             f"there is room for {of}, {in_words(found.size_bytes)} of {in_words(list_.size_bytes)}: "
             "those that this peer's key says, and its microbatches are drawn from them (--data-limit)"
         )

@@ -33,7 +33,7 @@ def test_a_peer_computes_what_each_round_paid_it_and_shows_it_as_checked(tmp_pat
         assert (status.credit_round, status.credit_rounds, status.earned_checked, status.credit_fault) == (3, 3, True, "")
         assert 0 < status.earned < pool  # the rest is the other one's
         await member.leaves()
-        member.board.write()
+        member.live_status.write()
         assert f"credit: {status.credit:,} up to round 3 (checked: computed here from the claims in the log)" in lines_of(
             member.store.directory
         )
@@ -71,7 +71,7 @@ def test_where_nothing_is_kept_the_log_says_what_the_key_has_earned_and_that_is_
         assert again.status.credit == owned(scene, again.identity)
         assert again.status.credit_rounds < 2  # what was sealed is handed in once more, and its round found to be counted
         await again.leaves()
-        again.board.write()
+        again.live_status.write()
         assert any("as the log says;" in line for line in lines_of(again.store.directory))
 
     play(tmp_path, story)
@@ -85,7 +85,7 @@ def test_a_log_that_says_another_credit_than_its_claims_come_to_is_told_on(tmp_p
         assert member.status.earned == owned(scene, member.identity)  # not the log's word
         assert "in round 1, and its claims come to" in member.status.credit_fault
         await member.leaves()
-        member.board.write()
+        member.live_status.write()
         assert any(line.startswith("credit is in doubt:") for line in lines_of(member.store.directory))
 
     play(tmp_path, story)

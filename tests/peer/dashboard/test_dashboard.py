@@ -13,7 +13,7 @@ from manta_swarm.peer.dashboard import dashboard
 from manta_swarm.peer.dashboard.dashboard import Dashboard, Help, new_lines
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer, board_in
 
@@ -24,30 +24,30 @@ Story = Callable[["Scene", Pilot[None]], Awaitable[None]]
 class Shown(Peer):
     """A peer that shows on its board what it is told."""
 
-    def __init__(self, board: StatusBoard) -> None:
+    def __init__(self, live_status: LiveStatus) -> None:
         super().__init__()
-        self.board = board
+        self.live_status = live_status
 
     async def pause(self, why: Mapping[str, str]) -> None:
         await super().pause(why)
-        self.board.pause(why)
+        self.live_status.pause(why)
 
     async def resume(self) -> None:
         await super().resume()
-        self.board.pause({})
+        self.live_status.pause({})
 
     def show(self) -> None:
-        self.board.update(left_ms=500.0, open_ms=1000.0)
+        self.live_status.update(left_ms=500.0, open_ms=1000.0)
 
 
 class Scene:
     """A peer whose status a test sets, and who is told things for real."""
 
     def __init__(self, directory: Path) -> None:
-        self.board = board_in(directory / "peer")
-        self.board.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, phase="working", round=3)
-        self.peer = Shown(self.board)
-        self.limiter = Limiter(Limits(), directory, Computer().sensors, self.board)
+        self.live_status = board_in(directory / "peer")
+        self.live_status.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, phase="working", round=3)
+        self.peer = Shown(self.live_status)
+        self.limiter = Limiter(Limits(), directory, Computer().sensors, self.live_status)
 
 
 def play(directory: Path, story: Story, size: tuple[int, int] = (80, 24), *, is_there: bool = True) -> None:
@@ -82,14 +82,14 @@ async def until(pilot: Pilot[None], *texts: str) -> str:
 @pytest.mark.parametrize("size", SIZES)
 def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[int, int]) -> None:
     async def story(scene: Scene, pilot: Pilot[None]) -> None:
-        scene.board.say("[red]a line[/red] that it says")
+        scene.live_status.say("[red]a line[/red] that it says")
         await until(pilot, "TRAINING", "round 3 of 9", "digits", "peers", "limits", "[red]a line[/red] that it says")
         screen = await until(pilot, "Pause / resume", "Leave the run", "Close view", "Help")
         lines = screen.splitlines()
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
         assert "Help" in lines[-1]
-        scene.board.update(round=4, phase="sealed")
+        scene.live_status.update(round=4, phase="sealed")
         await until(pilot, "AVERAGING", "round 4 of 9")
 
     play(tmp_path, story, size)
@@ -169,7 +169,7 @@ def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeyp
 def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
     async def story(scene: Scene, pilot: Pilot[None]) -> None:
         for number in range(39):
-            scene.board.say(f"line {number}")
+            scene.live_status.say(f"line {number}")
         await until(pilot, "TRAINING", "line 38", "Help")
         await pilot.press("p")
         await until(pilot, "PAUSED  by you")

@@ -30,7 +30,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def limited(member: Member, limits: Limits, computer: Computer) -> AsyncIterator[Limiter]:
     """Yield the limiter of a peer, which looks at the computer again and again."""
-    limiter = Limiter(limits, member.store.directory, computer.sensors, member.board)
+    limiter = Limiter(limits, member.store.directory, computer.sensors, member.live_status)
     await limiter.attach(member.limited)
     watching = asyncio.create_task(limiter.watch())
     try:

@@ -10,7 +10,7 @@ from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
@@ -135,8 +135,8 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         store, clock = PeerStore(tmp_path), ManualClock()
         client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
         status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
-        board = StatusBoard(store, status)
-        context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, board, log=client, clock=clock)
+        live_status = LiveStatus(store, status)
+        context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
         heads = ConsistencyChecker(context, progress_in(context))
         assert await heads.compare()  # it knows nothing yet
         heads.remember((await client.feed(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]

@@ -37,8 +37,8 @@ class Scene:
 
     def begin(self) -> None:
         """Start the light contributor, perhaps again."""
-        self.board = board_in(self.directory, self.lines)
-        self.light = Pay(self.log.signed, LIGHT.public_key, PeerStore(self.directory), self.board)
+        self.live_status = board_in(self.directory, self.lines)
+        self.light = Pay(self.log.signed, LIGHT.public_key, PeerStore(self.directory), self.live_status)
 
     async def counted(self) -> Digest:
         """Let a round count a contribution of the light contributor and one of somebody else."""
@@ -85,14 +85,14 @@ def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_r
             await scene.counted()
             await scene.look()
         credit = scene.log.ledger.credits()[LIGHT.public_key]
-        status = scene.board.status
+        status = scene.live_status.status
         assert (status.credit, status.credit_checked, status.credit_rounds) == (credit, credit, 2)
         (found,) = runs_of(tmp_path, verify=True)
         assert not found.problems
         assert [(one.round, one.by) for one in found.rounds] == [(1, CLAIMS), (2, CLAIMS)]
         assert sum(one.amount or 0 for one in found.rounds) == credit
         scene.begin()
-        assert (scene.board.status.credit, scene.board.status.credit_rounds) == (credit, 2)
+        assert (scene.live_status.status.credit, scene.live_status.status.credit_rounds) == (credit, 2)
 
     play(tmp_path, story)
 
@@ -125,6 +125,6 @@ def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs
         (found,) = runs_of(tmp_path, verify=True)
         assert not found.problems
         assert [(one.round, one.by) for one in found.rounds] == [(2, WORD)]
-        assert scene.board.status.credit_checked == 0
+        assert scene.live_status.status.credit_checked == 0
 
     play(tmp_path, story)

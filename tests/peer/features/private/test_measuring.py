@@ -21,7 +21,7 @@ from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.features.private import measuring as module
 from manta_swarm.peer.features.private.measuring import Measuring
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import unpack
@@ -45,8 +45,8 @@ def compute() -> Iterator[ComputeThread]:
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> StatusBoard:
-    return StatusBoard(PeerStore(tmp_path / "peer"), PeerStatus("", "", SIGNED.run.hex(), "test", "here", "cpu", 3))
+def live_status(tmp_path: Path) -> LiveStatus:
+    return LiveStatus(PeerStore(tmp_path / "peer"), PeerStatus("", "", SIGNED.run.hex(), "test", "here", "cpu", 3))
 
 
 class Operator:
@@ -71,17 +71,17 @@ def few() -> ImageDataset:
     return part_of(digits(), np.arange(64), np.arange(100, 140))
 
 
-def measuring(operator: Operator, compute: ComputeThread, board: StatusBoard, dataset: ImageDataset, *, is_told: bool = True) -> Measuring:
-    context = context_of(operator.network.endpoint(PublicKey(PEER.public_key)), PEER, SIGNED, board, compute)
+def measuring(operator: Operator, compute: ComputeThread, live_status: LiveStatus, dataset: ImageDataset, *, is_told: bool = True) -> Measuring:
+    context = context_of(operator.network.endpoint(PublicKey(PEER.public_key)), PEER, SIGNED, live_status, compute)
     return Measuring(context, dataset, is_told=is_told)
 
 
-def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, board: StatusBoard) -> None:
+def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator, dataset = Operator(), few()
 
     async def run() -> None:
         await operator.listen()
-        await measuring(operator, compute, board, dataset).measure(2, STATE.parameters)
+        await measuring(operator, compute, live_status, dataset).measure(2, STATE.parameters)
 
     asyncio.run(run())
     (measure,) = (signed.open() for signed in operator.told)
@@ -90,16 +90,16 @@ def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: Com
     largest, smallest = (each["accuracy"] for each in evaluate(supernet, dataset, [TINY.largest(), TINY.smallest()]))
     assert (measure.run, measure.key, measure.round, measure.samples) == (SIGNED.run, PEER.public_key, 2, 40)
     assert (measure.largest / 40, measure.smallest / 40) == pytest.approx((largest, smallest))
-    status = board.status
+    status = live_status.status
     assert (status.own_round, status.own_samples, status.own_largest, status.own_smallest) == (2, 40, largest, smallest)
 
 
-def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, board: StatusBoard) -> None:
+def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator = Operator()
 
     async def run() -> None:
         await operator.listen()
-        own = measuring(operator, compute, board, few())
+        own = measuring(operator, compute, live_status, few())
         await own.measure(0, STATE.parameters, is_last=True)  # the first state says nothing
         for round_ in (1, 2):
             await own.measure(round_, STATE.parameters)
@@ -110,13 +110,13 @@ def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThrea
     assert [signed.open().round for signed in operator.told] == [1, 3]
 
 
-def test_without_a_rest_every_state_is_measured(compute: ComputeThread, board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_rest_every_state_is_measured(compute: ComputeThread, live_status: LiveStatus, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Operator()
     monkeypatch.setattr(module, "SHARE", 1)
 
     async def run() -> None:
         await operator.listen()
-        own = measuring(operator, compute, board, few())
+        own = measuring(operator, compute, live_status, few())
         for round_ in (1, 2):
             await own.measure(round_, STATE.parameters)
 
@@ -124,21 +124,21 @@ def test_without_a_rest_every_state_is_measured(compute: ComputeThread, board: S
     assert [signed.open().round for signed in operator.told] == [1, 2]
 
 
-def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, board: StatusBoard) -> None:
+def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator = Operator()
 
     async def run() -> None:
         await operator.listen()
-        await measuring(operator, compute, board, few(), is_told=False).measure(1, STATE.parameters)
+        await measuring(operator, compute, live_status, few(), is_told=False).measure(1, STATE.parameters)
 
     asyncio.run(run())
-    assert (operator.told, board.status.own_round) == ([], 1)
+    assert (operator.told, live_status.status.own_round) == ([], 1)
 
 
-def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(compute: ComputeThread, board: StatusBoard) -> None:
+def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator = Operator()
-    asyncio.run(measuring(operator, compute, board, few()).measure(1, STATE.parameters))
-    assert board.status.own_round == 1
+    asyncio.run(measuring(operator, compute, live_status, few()).measure(1, STATE.parameters))
+    assert live_status.status.own_round == 1
     empty = replace(few(), held_out_images=few().held_out_images[:0], held_out_labels=few().held_out_labels[:0])
-    asyncio.run(measuring(operator, compute, board, empty).measure(2, STATE.parameters))
-    assert board.status.own_round == 1
+    asyncio.run(measuring(operator, compute, live_status, empty).measure(2, STATE.parameters))
+    assert live_status.status.own_round == 1

@@ -47,7 +47,7 @@ class Swarm:
         self.source, self.folder = tmp_path / "noise", tmp_path / "here"
         self.folder.mkdir()
         self.said = Lines()
-        self.board = board_in(tmp_path / "status", self.said)
+        self.live_status = board_in(tmp_path / "status", self.said)
         self.blob_store = BlobStore(max_bytes=0)
         self.here = self.network.endpoint(HERE)
         self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said)
@@ -74,7 +74,7 @@ class Swarm:
         endpoint.handlers[METHOD] = answer
 
     def download(self) -> Download:
-        return Download(self.here, self.manifest(), self.folder, self.holders, self.blob_store, self.board)
+        return Download(self.here, self.manifest(), self.folder, self.holders, self.blob_store, self.live_status)
 
     async def get(self) -> None:
         download = self.download()
@@ -99,7 +99,7 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         await swarm.blob_store.serve(swarm.here)
         holders = Holders(third, RUN, [HERE], swarm.said)
         (tmp_path / "third").mkdir()
-        download = Download(third, swarm.manifest(), tmp_path / "third", holders, BlobStore(max_bytes=0), swarm.board)
+        download = Download(third, swarm.manifest(), tmp_path / "third", holders, BlobStore(max_bytes=0), swarm.live_status)
         await download.shards(await download.list(), [2])
         assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
 
@@ -155,12 +155,12 @@ def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -
                     await asyncio.Event().wait()
             return data
 
-        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.blob_store, swarm.board)
+        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status)
         list_ = await download.list()
         assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
         endpoint.handlers[METHOD] = one_piece_only
         getting = asyncio.create_task(download.shards(list_, [0]))
-        await until(lambda: swarm.board.status.data_bytes >= PIECE_BYTES)
+        await until(lambda: swarm.live_status.status.data_bytes >= PIECE_BYTES)
         getting.cancel()  # as Ctrl-C does
         await asyncio.gather(getting, return_exceptions=True)
         assert [path.name for path in swarm.folder.glob("shard-*")] == ["shard-00000.bin.part"]
@@ -195,7 +195,7 @@ def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
     other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
     (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
-    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.board)
+    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status)
     with pytest.raises(UserError, match="something else"):
         asyncio.run(download.list())
 
@@ -205,7 +205,7 @@ def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_w
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
-        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.board).list()
+        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status).list()
 
     with pytest.raises(UserError, match="ask the operator to mend it"):
         asyncio.run(scenario())
@@ -219,7 +219,7 @@ def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
         download = swarm.download()
         list_ = await download.list()
         await download.shards(list_, range(len(list_.shards)))
-        status = swarm.board.status
+        status = swarm.live_status.status
         assert (status.phase, status.data_bytes, status.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
         return progress(replace(status, data_bytes=list_.size_bytes // 2), 80)[0]
 

@@ -78,9 +78,9 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, microbatch_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], PrintingConsole())
-    board = board_in(tmp_path / "status")
-    download = Download(node, manifest, folder, holders, BlobStore(max_bytes=0), board)
+    live_status = board_in(tmp_path / "status")
+    download = Download(node, manifest, folder, holders, BlobStore(max_bytes=0), live_status)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
     with pytest.raises(UserError, match="a gateway needs all of shards-set: give a larger --data-limit, make room, or leave"):
-        asyncio.run(_get(config, manifest, node, folder, download, board))
+        asyncio.run(_get(config, manifest, node, folder, download, live_status))
     assert [path.name for path in folder.iterdir()] == [LIST_NAME]

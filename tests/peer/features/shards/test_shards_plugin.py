@@ -14,7 +14,7 @@ from manta_swarm.peer.features.plugged_in import PLUGGED_IN
 from manta_swarm.peer.features.plugin import Arrival
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.status import StatusBoard
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import until
@@ -23,13 +23,13 @@ from tests.peer.features.shards.test_download import OPERATOR, Swarm
 from tests.runs import manifest_of
 
 
-def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board: StatusBoard) -> "asyncio.Task[Path | None]":
+def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, live_status: LiveStatus) -> "asyncio.Task[Path | None]":
     """Let a peer get the data of a run; return the task, which returns where they lie."""
-    config, limiter = PeerConfig(dir=directory), Limiter(Limits(), directory, Computer().sensors, board)
+    config, limiter = PeerConfig(dir=directory), Limiter(Limits(), directory, Computer().sensors, live_status)
 
     async def come() -> Path | None:
         signed = SignedManifest.sign(manifest, OPERATOR)
-        async with PLUGGED_IN.bring(Arrival(config, node, Traffic(), signed, BlobStore(max_bytes=2**25), limiter, board)) as held:
+        async with PLUGGED_IN.bring(Arrival(config, node, Traffic(), signed, BlobStore(max_bytes=2**25), limiter, live_status)) as held:
             return held.root
 
     return asyncio.create_task(come())
@@ -38,10 +38,10 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, board:
 @pytest.mark.parametrize("travels", [True, False])
 def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
     async def scenario() -> None:
-        swarm, board = Swarm(tmp_path), board_in(tmp_path / "status")
-        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", board)
+        swarm, live_status = Swarm(tmp_path), board_in(tmp_path / "status")
+        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", live_status)
         if travels:
-            await until(lambda: coming.done() or board.status.phase == FETCHING)
+            await until(lambda: coming.done() or live_status.status.phase == FETCHING)
             await swarm.serve(PublicKey(OPERATOR.public_key))
         assert await coming == (tmp_path / "peer" / "data" if travels else None)
 
