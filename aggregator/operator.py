@@ -98,8 +98,8 @@ class Operator:
                 async with told_to_stop() as told:
                     try:
                         self._address.remember(tuple(await node.addresses()))
-                        gate = await held_to_admission(node, opened.log)
-                        context = self._context(opened, identity, blob_store, node, gate, onlookers)
+                        admission_filter = await held_to_admission(node, opened.log)
+                        context = self._context(opened, identity, blob_store, node, admission_filter, onlookers)
                         session = self.session = Session(context, asked, node, features_of(context, asked), onlookers)
                         async with ControlSocket(directory, session.stopping):
                             await session.serve(told)
@@ -107,15 +107,15 @@ class Operator:
                         await node.close()
 
     def _context(
-        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, gate: OwnNode, onlookers: Onlookers
+        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, onlookers: Onlookers
     ) -> RunContext:
-        """Return what the parts of the program share; ``gate`` is the node, held to whom the run admits."""
+        """Return what the parts of the program share; ``admission_filter`` is the node, held to whom the run admits."""
         asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()
         settling = Settling(log, asked.config.trust.settle_s)
         settling.look()
         return RunContext(
-            endpoint=Watched(gate, onlookers.tally),
-            node=gate,
+            endpoint=Watched(admission_filter, onlookers.tally),
+            node=admission_filter,
             callers=node.rates,
             identity=identity,
             directory=directory,

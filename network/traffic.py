@@ -47,7 +47,7 @@ class Flow:
             self._rate.owe(None, self._now_ms(), 0)  # so far by the limit before
             self._rate.a_second, self._rate.at_once = float(limit), max(limit * _BURST_S, PIECE_BYTES)
         self._limit = limit
-        self._let_pass()
+        self._let_through()
 
     @property
     def is_awaited(self) -> bool:
@@ -66,7 +66,7 @@ class Flow:
             self._count += 1
             passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting, (_OWN if is_own else _OTHERS, self._count, num_bytes, passed))
-            self._let_pass()
+            self._let_through()
             await passed  # who is cancelled meanwhile is passed over
 
     def _now_ms(self) -> float:
@@ -79,7 +79,7 @@ class Flow:
             self.total += num_bytes
         return wait_ms
 
-    def _let_pass(self) -> None:
+    def _let_through(self) -> None:
         """Let those pass who may now; look again when the next one may."""
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +88,7 @@ class Flow:
             _, _, num_bytes, passed = self._waiting[0]
             if not passed.done():
                 if wait_ms := self._wait_ms(num_bytes):
-                    self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._let_pass)
+                    self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._let_through)
                     return
                 passed.set_result(None)
             heapq.heappop(self._waiting)

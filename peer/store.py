@@ -97,7 +97,7 @@ class PeerStore:
         """Return the file of the newest commit of one history, a packed Receipt."""
         return AtomicFile(self.run_path(run) / "agreed", _MAX_BYTES, is_synced=False)
 
-    def own_pass(self, run: bytes) -> AtomicFile:
+    def own_proof(self, run: bytes) -> AtomicFile:
         """Return the file of this peer's pass, a packed Signed[Pass]."""
         return AtomicFile(self.run_path(run) / "pass", _MAX_BYTES)
 

@@ -20,7 +20,7 @@ ROLES = (GUEST, MEMBER, PROVEN)
 MAX_LISTED = 2048  # keys that a manifest lists
 MAX_LET_IN = 2**20  # keys by one invitation
 MAX_ADMISSION_BYTES = 1024
-MAX_PASS_BYTES = 192
+MAX_ADMISSION_PROOF_BYTES = 192
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class AdmissionProof:
     """An operator's word to other peers, who have no copy of the log, that a key was admitted."""
 
-    signing: ClassVar[Signing] = Signing("pass", MAX_PASS_BYTES, by="operator")
+    signing: ClassVar[Signing] = Signing("pass", MAX_ADMISSION_PROOF_BYTES, by="operator")
 
     run: bytes
     operator: bytes  # who signs it
@@ -108,7 +108,7 @@ class Pass:
         require(self.role in ROLES, f"role must be one of {', '.join(ROLES)}")
 
 
-def role_shown(shown: Signed[Pass], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
+def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
     """Return as what ``key`` was let into ``run``, whose ``operators`` are these, by the pass that it shows.
 
     Raises:

@@ -32,7 +32,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
 from manta_swarm.peer.sync.split_view_monitor import MAX_HISTORIES_BYTES
 from manta_swarm.protocol import auditing
-from manta_swarm.protocol.admission import Admission, Invitation, Pass
+from manta_swarm.protocol.admission import Admission, Invitation, AdmissionProof
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from manta_swarm.protocol.cohorts import cohort_name, cohort_peer_proof, meeting_secret
 from manta_swarm.protocol.draws import auditor_of, number
@@ -109,7 +109,7 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
 TOLD = {  # records that the document tells in a sentence
     "manta_swarm.peer.features.two_views.partner": "Site",
     "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin",
-    "manta_swarm.protocol.admission": "Pass",
+    "manta_swarm.protocol.admission": "AdmissionProof",
     "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
     "manta_swarm.protocol.histories": "Histories",
     "manta_swarm.protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
@@ -323,7 +323,7 @@ def rows() -> Iterator[tuple[str, str]]:
     yield 'signature of the invitation `[run, key, cohort_peer, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
     admission = Signed.sign(Admission(invitation, KEY.public_key), COHORT_PEER)
     yield "SHA-256 of the entry of *key*'s admission by it, which *cohort peer* signs", f"`{sha256(entry_of(admission)).hex()}`"
-    shown = Signed.sign(Pass(RUN, KEY.public_key, COHORT_PEER.public_key, "member"), KEY)
+    shown = Signed.sign(AdmissionProof(RUN, KEY.public_key, COHORT_PEER.public_key, "member"), KEY)
     yield 'signature of the pass `[run, key, cohort_peer, "member"]`', f"`{shown.signature.hex()}`"
     revocation = Signed.sign(Revocation(RUN, KEY.public_key, "peer", COHORT_PEER.public_key), KEY)
     what = 'signature of the revocation `[run, key, "peer", cohort_peer]`; SHA-256 of its entry'

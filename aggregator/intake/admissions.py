@@ -15,9 +15,9 @@ from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.network.budget import Faults
-from manta_swarm.network.gate import Gate, Known, NotAdmitted, stranger_told
+from manta_swarm.network.admission_filter import AdmissionFilter, Known, NotAdmitted, stranger_told
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.protocol.admission import INVITATION, MAX_ADMISSION_BYTES, Admission, Pass
+from manta_swarm.protocol.admission import INVITATION, MAX_ADMISSION_BYTES, Admission, AdmissionProof
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
@@ -70,7 +70,7 @@ class Admissions:
             with noted(self.faults, caller):
                 key = await self._admit(caller, unpack(Signed[Admission], request, max_bytes=_MAX_REQUEST_BYTES))
         ledger = self._context.ledger
-        return pack(Signed.sign(Pass(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
+        return pack(Signed.sign(AdmissionProof(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
 
     async def _admit(self, caller: PublicKey, signed: Signed[Admission]) -> PublicKey:
         """Put an admission into the log, unless its key is in already; return that key.
@@ -127,7 +127,7 @@ def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: byt
 
 
 class _Logged:
-    """Whom the log lets in and puts out. Implements ``network.gate.Roll``."""
+    """Whom the log lets in and puts out. Implements ``network.admission_filter.Roll``."""
 
     def __init__(self, log: Ledgers) -> None:
         self._log = log
@@ -148,6 +148,6 @@ async def held_to_admission(node: OwnNode, log: Ledgers) -> OwnNode:
     manifest, run = log.ledger.manifest, log.ledger.run
     if manifest.admission.is_open:
         return node
-    gate = Gate(node, Known(manifest, run, _Logged(log)), None, stranger_told(manifest))
-    await gate.open()
-    return gate
+    admission_filter = AdmissionFilter(node, Known(manifest, run, _Logged(log)), None, stranger_told(manifest))
+    await admission_filter.open()
+    return admission_filter

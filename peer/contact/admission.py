@@ -3,15 +3,15 @@
 import contextlib
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.gate import Gate, Known, stranger_told
+from manta_swarm.network.admission_filter import AdmissionFilter, Known, stranger_told
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.finding import NotThere
-from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
+from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, admission_proof_of
 from manta_swarm.peer.contact.revoked import RevokedKeys
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, LIST, Pass
+from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
@@ -46,29 +46,29 @@ async def enter(
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run), named)
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
         await revoked.look()
-    gate = Gate(node, Known(manifest, signed.run, revoked), own, stranger_told(manifest), revoked)
-    await gate.open()
-    return gate
+    admission_filter = AdmissionFilter(node, Known(manifest, signed.run, revoked), own, stranger_told(manifest), revoked)
+    await admission_filter.open()
+    return admission_filter
 
 
-async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> Signed[Pass]:
+async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> Signed[AdmissionProof]:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
-    kept = store.own_pass(run).read()
+    kept = store.own_proof(run).read()
     if kept is not None:
         try:
-            return pass_of(kept, run, identity.public_key, manifest.operators)
+            return admission_proof_of(kept, run, identity.public_key, manifest.operators)
         except RemoteFault:
             pass  # another key's, or damaged: the log gives it again
     request = b"" if config.invitation is None else pack(admission_by(config.invitation, identity, run))
     try:
         answer = await line.call(METHOD, request, timeout_s=timeouts.CALL_S)
-        own = pass_of(answer, run, identity.public_key, manifest.operators)
+        own = admission_proof_of(answer, run, identity.public_key, manifest.operators)
     except Unreachable as error:
         raise NotThere(f"the log, which lets peers into {manifest.name}, does not answer ({error})") from error
     except Refused as error:
         raise (not_let_in(manifest, error) if request else not_invited(manifest, identity)) from error
     except RemoteFault as error:
         raise UserError(f"the log of {manifest.name} answers with no pass ({error}): ask its operator") from error
-    store.own_pass(run).write(pack(own))
+    store.own_proof(run).write(pack(own))
     return own

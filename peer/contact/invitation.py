@@ -3,10 +3,10 @@
 from collections.abc import Collection
 
 from manta_swarm.network.invitation import read_invitation
-from manta_swarm.protocol.admission import GUEST, Admission, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, role_shown
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.light import MAX_SIGNED_PASS_BYTES
+from manta_swarm.protocol.light import MAX_SIGNED_PROOF_BYTES
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
@@ -34,13 +34,13 @@ def admission_by(told: str, identity: Identity, run: bytes) -> Signed[Admission]
     return token.admission(identity.public_key)
 
 
-def pass_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> Signed[Pass]:
+def admission_proof_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> Signed[AdmissionProof]:
     """Return the packed pass of ``key``.
 
     Raises:
         RemoteFault: it is none, or another key's, or none of the run's operators signed it.
     """
-    shown = unpack(Signed[Pass], data, max_bytes=MAX_SIGNED_PASS_BYTES)
+    shown = unpack(Signed[AdmissionProof], data, max_bytes=MAX_SIGNED_PROOF_BYTES)
     role_shown(shown, run, key, operators)
     return shown
 

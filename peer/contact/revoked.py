@@ -16,7 +16,7 @@ METHOD = "revoked"
 
 
 class RevokedKeys:
-    """The keys that are out, beside those that the manifest lets in. Implements ``network.gate.Roll`` and ``Keeper``."""
+    """The keys that are out, beside those that the manifest lets in. Implements ``network.admission_filter.Roll`` and ``Keeper``."""
 
     def __init__(self, node: OwnNode, operators: Operators, named: Admitted) -> None:
         """Know of none yet; ``node`` asks, and its own key must not be among them. ``named``: whom the manifest lets in."""

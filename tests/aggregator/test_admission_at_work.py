@@ -11,7 +11,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.inviting import invitation
 from manta_swarm.aggregator.settings.sections import AdmissionSection
-from manta_swarm.network.gate import NOT_ADMITTED
+from manta_swarm.network.admission_filter import NOT_ADMITTED
 from manta_swarm.network.invitation import Token
 from manta_swarm.network.log_client import HandIn, LogClient
 from manta_swarm.network.rpc import OwnNode, Refused
@@ -19,7 +19,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, AdmissionProof, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
@@ -103,7 +103,7 @@ def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory
         carol = await entered(program, CAROL, invitation(directory).text)
         for _ in range(2):
             answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
-            role_shown(unpack(Signed[Pass], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators)
+            role_shown(unpack(Signed[AdmissionProof], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators)
         with pytest.raises(Refused, match="used up"):
             await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
         assert program.context.log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
@@ -128,7 +128,7 @@ def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: 
         await entered(program, ALICE, invitation(directory).text)
         run_ = program.context.opened.signed.run
         store = PeerStore(config_of(directory.parent, ALICE).dir)
-        store.own_pass(run_).write(b"damaged")
+        store.own_proof(run_).write(b"damaged")
         await entered(program, ALICE)
         program.network.lost = lambda _sender, _receiver, method: method == "admission"
         await entered(program, ALICE)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network.gate import NOT_ADMITTED, Carried, Gate, Known, stranger_told
+from manta_swarm.network.admission_filter import NOT_ADMITTED, Carried, AdmissionFilter, Known, stranger_told
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionRule, Pass
+from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionRule, AdmissionProof
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
@@ -29,40 +29,40 @@ class Door:
         self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
         self.manifest, self.network = self.signed.open(), MemoryNetwork()
 
-    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[Pass]:
+    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[AdmissionProof]:
         """Return a peer's pass."""
-        return Signed.sign(Pass(self.signed.run, operator.public_key, peer.public_key, role), operator)
+        return Signed.sign(AdmissionProof(self.signed.run, operator.public_key, peer.public_key, role), operator)
 
-    async def gate(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> Gate:
+    async def admission_filter(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> AdmissionFilter:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
         own = self.shown(peer, role=role) if has_pass else None
         known = Known(self.manifest, self.signed.run, named)
-        gate = Gate(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
-        await gate.open()
+        admission_filter = AdmissionFilter(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
+        await admission_filter.open()
 
         async def echo(_caller: PublicKey, request: bytes) -> bytes:
             return request
 
         for method in ("echo", "manifest"):
-            await gate.serve(method, echo)
-        return gate
+            await admission_filter.serve(method, echo)
+        return admission_filter
 
 
-async def call(gate: Any, other: Identity, method: str = "echo") -> bytes:
-    answer: bytes = await gate.call(other.public_key, method, b"hello", timeout_s=20)
+async def call(admission_filter: Any, other: Identity, method: str = "echo") -> bytes:
+    answer: bytes = await admission_filter.call(other.public_key, method, b"hello", timeout_s=20)
     return answer
 
 
 def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
     async def story() -> None:
         door = Door(INVITED)
-        alice, _ = await door.gate(ALICE, has_pass=True), await door.gate(BOB, has_pass=True)
+        alice, _ = await door.admission_filter(ALICE, has_pass=True), await door.admission_filter(BOB, has_pass=True)
         calls = []
         door.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
         assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
         assert [method for _, method in calls] == ["echo", "pass", "echo", "echo"]
-        stranger = await door.gate(STRANGER)
+        stranger = await door.admission_filter(STRANGER)
         with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
             await call(stranger, BOB)
         assert await call(stranger, BOB, "manifest") == b"hello"
@@ -73,7 +73,7 @@ def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
 def test_anothers_pass_opens_nothing() -> None:
     async def story() -> None:
         door = Door(INVITED)
-        await door.gate(BOB, has_pass=True)
+        await door.admission_filter(BOB, has_pass=True)
         thief = door.network.endpoint(STRANGER.public_key)
         for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
             with pytest.raises(Refused, match=r"pass"):
@@ -87,10 +87,10 @@ def test_anothers_pass_opens_nothing() -> None:
 def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
     async def story() -> None:
         door = Door(LISTED)
-        alice, _ = await door.gate(ALICE), await door.gate(BOB)
+        alice, _ = await door.admission_filter(ALICE), await door.admission_filter(BOB)
         assert await call(alice, BOB) == b"hello"
         with pytest.raises(Refused, match="its manifest lists"):
-            await call(await door.gate(STRANGER), BOB)
+            await call(await door.admission_filter(STRANGER), BOB)
 
     asyncio.run(story())
 
@@ -99,8 +99,8 @@ def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
 def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pass: bool) -> None:
     async def story() -> None:
         door = Door(rule)
-        alice, bob = await door.gate(ALICE, has_pass=has_pass), await door.gate(BOB, has_pass=has_pass)
-        stranger = await door.gate(STRANGER)
+        alice, bob = await door.admission_filter(ALICE, has_pass=has_pass), await door.admission_filter(BOB, has_pass=has_pass)
+        stranger = await door.admission_filter(STRANGER)
         await alice.publish("members", b"alice", ttl_s=60)
         await stranger.publish("members", b"stranger", ttl_s=60)
         assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
@@ -117,8 +117,8 @@ def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pa
 def test_a_guest_is_answered_and_found_by_nobody() -> None:
     async def story() -> None:
         door = Door(INVITED)
-        alice, bob = await door.gate(ALICE, has_pass=True), await door.gate(BOB, has_pass=True)
-        guest = await door.gate(STRANGER, has_pass=True, role=GUEST)
+        alice, bob = await door.admission_filter(ALICE, has_pass=True), await door.admission_filter(BOB, has_pass=True)
+        guest = await door.admission_filter(STRANGER, has_pass=True, role=GUEST)
         for member in (alice, bob):  # the one hears of it by its records first, the other by its call
             await guest.publish("members", b"guest", ttl_s=60)
             assert await member.lookup("members") == {}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.gate import NOT_ADMITTED, Gate, Known, stranger_told
+from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, Known, stranger_told
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.admission import MEMBER, AdmissionRule, Pass
+from manta_swarm.protocol.admission import MEMBER, AdmissionRule, AdmissionProof
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signed import Signed
@@ -22,14 +22,14 @@ OPERATOR = Identity(b"operator".ljust(32, b"."))
 SIGNED = SignedManifest.sign(manifest_of(OPERATOR, admission=AdmissionRule("invitation")), OPERATOR)
 
 
-async def gate_of(node: Node, *, has_pass: bool) -> Gate:
-    """Return a node's gate, open, with a method "echo"."""
+async def gate_of(node: Node, *, has_pass: bool) -> AdmissionFilter:
+    """Return a node's admission filter, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
-    own = Signed.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
-    gate = Gate(node, Known(manifest, SIGNED.run, named), own, stranger_told(manifest))
-    await gate.open()
-    await gate.serve("echo", echo)
-    return gate
+    own = Signed.sign(AdmissionProof(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
+    admission_filter = AdmissionFilter(node, Known(manifest, SIGNED.run, named), own, stranger_told(manifest))
+    await admission_filter.open()
+    await admission_filter.serve("echo", echo)
+    return admission_filter
 
 
 def test_members_call_each_other_and_find_each_others_records_and_a_stranger_neither(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.network.invitation import Token
-from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, AdmissionProof, role_shown
 from manta_swarm.protocol.admitted import LOOKS_ON, NOT_ADMITTED
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
@@ -209,7 +209,7 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
 
 def test_a_pass_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
-    shown = Signed.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
+    shown = Signed.sign(AdmissionProof(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
     assert role_shown(shown, run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
     for wrong in ((sha256(b"other"), ALICE.public_key), (run, BOB.public_key)):
         with pytest.raises(EncodingError):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from manta_swarm.protocol.admission import Admission, AdmissionRule, Invitation, Pass, role_shown
+from manta_swarm.protocol.admission import Admission, AdmissionRule, Invitation, AdmissionProof, role_shown
 from manta_swarm.protocol.errors import EncodingError, RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import InclusionPromise, entry_of
@@ -59,8 +59,8 @@ def test_no_entry_is_taken_twice_side_by_side() -> None:
         refused(ledger, entry)
 
 
-def pass_in(run: bytes) -> Signed[Pass]:
-    return Signed.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
+def pass_in(run: bytes) -> Signed[AdmissionProof]:
+    return Signed.sign(AdmissionProof(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_pass_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
 
 def test_a_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> None:
     inclusion_promise = Signed.sign(InclusionPromise(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
-    taken_for_a_pass = Signed(Pass, inclusion_promise.payload, inclusion_promise.signature)
+    taken_for_a_pass = Signed(AdmissionProof, inclusion_promise.payload, inclusion_promise.signature)
     with pytest.raises(RemoteFault):
         role_shown(taken_for_a_pass, sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
 

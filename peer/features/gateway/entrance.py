@@ -1,20 +1,20 @@
 """Who may lease from a gateway in a run that not everybody may take part in: it shows the log what light contributors show it.
 
-What a gateway knows of who is in, it knows as every node does (``network.gate``); the log alone lets anybody in.
+What a gateway knows of who is in, it knows as every node does (``network.admission_filter``); the log alone lets anybody in.
 """
 
 from collections import OrderedDict
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.gate import NOT_ADMITTED, Known, NotAdmitted
+from manta_swarm.network.admission_filter import NOT_ADMITTED, Known, NotAdmitted
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import RunContext
-from manta_swarm.protocol.admission import GUEST, Admission, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, role_shown
 from manta_swarm.protocol.admitted import LOOKS_ON
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
+from manta_swarm.protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PROOF_BYTES, EnterRequest
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -45,7 +45,7 @@ class Entrance:
         if not self._known.trains(PublicKey(key)):
             raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
 
-    async def enter(self, request: bytes) -> Signed[Pass]:
+    async def enter(self, request: bytes) -> Signed[AdmissionProof]:
         """Return the pass of the key of a packed EnterRequest, which may lease from now on.
 
         Raises:
@@ -62,7 +62,7 @@ class Entrance:
             raise NotAdmitted(LOOKS_ON)
         return shown
 
-    async def _given(self, signed: Signed[Admission], key: bytes) -> Signed[Pass]:
+    async def _given(self, signed: Signed[Admission], key: bytes) -> Signed[AdmissionProof]:
         """Return what the log gives for an admission; what can be seen to be none is not brought to it."""
         admission = signed.open()
         invitation = admission.invitation.unchecked()
@@ -81,6 +81,6 @@ class Entrance:
             if len(self._refused) > _MAX_REFUSED:
                 self._refused.popitem(last=False)
             raise NotAdmitted(str(error)) from error
-        shown = unpack(Signed[Pass], answer, max_bytes=MAX_SIGNED_PASS_BYTES)
+        shown = unpack(Signed[AdmissionProof], answer, max_bytes=MAX_SIGNED_PROOF_BYTES)
         role_shown(shown, self._run, key, self._manifest.operators)
         return shown

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from manta_swarm.network.gate import NotAdmitted
+from manta_swarm.network.admission_filter import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from manta_swarm.network.light_pay import PAY
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic

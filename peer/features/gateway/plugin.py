@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from manta_swarm.automl.data.dataset import CLASSIFICATION
 from manta_swarm.automl.data.names import SHARDS
-from manta_swarm.network.gate import Gate
+from manta_swarm.network.admission_filter import AdmissionFilter
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.config import PeerConfig
@@ -130,6 +130,6 @@ class GatewayPlugin(Plugin):
         if not of.config.gateway:
             return ()
         context, node = of.context, of.context.node
-        entrance = Entrance(context, node.known) if isinstance(node, Gate) else None
+        entrance = Entrance(context, node.known) if isinstance(node, AdmissionFilter) else None
         service = GatewayService(context, of.dataset, entrance, is_lease_only=of.config.lease_only)
         return (Gateway(context, of.progress, service, of.config.door, of.traffic),)

@@ -14,14 +14,14 @@ from typing import Protocol
 from manta_swarm.network.light_pay import MAX_PAY_BYTES, PAY, LightPay
 from manta_swarm.network.traffic import PIECE_BYTES
 from manta_swarm.peer.config import GatewayUrl
-from manta_swarm.protocol.admission import Pass
+from manta_swarm.protocol.admission import AdmissionProof
 from manta_swarm.protocol.encoding import Record, pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.light import (
     BLOBS,
     LEASES,
     MAX_LEASE_BYTES,
-    MAX_SIGNED_PASS_BYTES,
+    MAX_SIGNED_PROOF_BYTES,
     MAX_WELCOME_BYTES,
     MAX_WORD_BYTES,
     PASSES,
@@ -94,14 +94,14 @@ class GatewayClient:
             raise RemoteFault(f"{self.gateway.url} is {peer_name(welcome.gateway)}, not {self.gateway.name}")
         return welcome
 
-    def enter(self, request: EnterRequest) -> Signed[Pass]:
+    def enter(self, request: EnterRequest) -> Signed[AdmissionProof]:
         """Return the pass of a key that shows what lets it in; the pass is not checked here.
 
         Raises:
             NotLetIn: nothing does.
             Unreachable, RemoteFault: see ``welcome``; or the gateway reaches no log.
         """
-        return self._record(Signed[Pass], PASSES, pack(request), MAX_SIGNED_PASS_BYTES)
+        return self._record(Signed[AdmissionProof], PASSES, pack(request), MAX_SIGNED_PROOF_BYTES)
 
     def lease(self, request: Signed[LeaseRequest]) -> LeaseAnswer:
         """Return the gateway's answer to a request for work.

@@ -1,9 +1,9 @@
 """How a light contributor comes into a run that not everybody may take part in: through its gateway, by its pass or by an invitation."""
 
-from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
+from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, admission_proof_of
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, LIST, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof, role_shown
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, UserError
@@ -51,13 +51,13 @@ class Entry:
             raise not_let_in(manifest, error) from error
         role_shown(found, run, key, manifest.operators)
         if shown is None:
-            self._store.own_pass(run).write(pack(found))
+            self._store.own_proof(run).write(pack(found))
 
-    def _kept(self, manifest: Manifest, run: bytes) -> Signed[Pass] | None:
-        kept = self._store.own_pass(run).read()
+    def _kept(self, manifest: Manifest, run: bytes) -> Signed[AdmissionProof] | None:
+        kept = self._store.own_proof(run).read()
         if kept is None:
             return None
         try:
-            return pass_of(kept, run, self._identity.public_key, manifest.operators)
+            return admission_proof_of(kept, run, self._identity.public_key, manifest.operators)
         except RemoteFault:
             return None  # another key's, or damaged: the invitation leads to it again

@@ -12,7 +12,7 @@ from manta_swarm.protocol.signed import Signed
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from manta_swarm.network.gate import Known
+from manta_swarm.network.admission_filter import Known
 from manta_swarm.network.invitation import Token
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.config import GatewayUrl
@@ -21,7 +21,7 @@ from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
 from manta_swarm.peer.features.light.entry import Entry
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, Pass
+from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, AdmissionProof
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
@@ -58,9 +58,9 @@ class Invited:
         admission, invitation = self.admitted.take(signed, 1)
         return pack(self.shown(admission.key, role=invitation.role))
 
-    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Signed[Pass]:
+    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Signed[AdmissionProof]:
         """Return a pass of ``key``."""
-        return Signed.sign(Pass(run or self.run, operator.public_key, key, role), operator)
+        return Signed.sign(AdmissionProof(run or self.run, operator.public_key, key, role), operator)
 
     def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Token:
         secret = os.urandom(32)

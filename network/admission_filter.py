@@ -15,7 +15,7 @@ from typing import Protocol
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Handler, OwnNode, RecordRule, Refused
-from manta_swarm.protocol.admission import GUEST, LIST, MAX_PASS_BYTES, Pass, role_shown
+from manta_swarm.protocol.admission import GUEST, LIST, MAX_ADMISSION_PROOF_BYTES, AdmissionProof, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.manifest import Manifest
@@ -28,7 +28,7 @@ NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
 _LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories", "entries")  # and what proves two histories
 PUBLIC = frozenset(("manifest", "ping", "admission", "pass", "revoked", *_LOGS))  # methods that answer everybody
 MAX_KNOWN = 65_536  # keys that showed a pass
-_MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80
+_MAX_SIGNED_PROOF_BYTES = MAX_ADMISSION_PROOF_BYTES + 80
 _MAX_CARRIED_BYTES = 4096
 
 
@@ -47,7 +47,7 @@ class NotAdmitted(RemoteFault):
 class Carried:
     """A record of the DHT in such a run."""
 
-    shown: tuple[Signed[Pass], ...]  # its owner's; none where the manifest names the key
+    shown: tuple[Signed[AdmissionProof], ...]  # its owner's; none where the manifest names the key
     value: bytes
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Known:
         """Return whether a key is in, and no guest."""
         return key in self and (self._roll.trains(key) or self._passed[key] != GUEST)
 
-    def learn(self, key: PublicKey, shown: Signed[Pass]) -> None:
+    def learn(self, key: PublicKey, shown: Signed[AdmissionProof]) -> None:
         """Take a pass that ``key`` shows.
 
         Raises:
@@ -132,10 +132,10 @@ class Known:
         return True
 
 
-class Gate:
+class AdmissionFilter:
     """A node, held to a run's admission. Implements ``network.rpc.OwnNode``."""
 
-    def __init__(self, node: OwnNode, known: Known, own: Signed[Pass] | None, why: str, keeper: Keeper | None = None) -> None:
+    def __init__(self, node: OwnNode, known: Known, own: Signed[AdmissionProof] | None, why: str, keeper: Keeper | None = None) -> None:
         """Prepare; ``open`` holds the DHT to it.
 
         Args:
@@ -159,7 +159,7 @@ class Gate:
         await self._node.serve("pass", self._on_pass)
 
     async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
-        self._known.learn(caller, unpack(Signed[Pass], request, max_bytes=_MAX_SIGNED_PASS_BYTES))
+        self._known.learn(caller, unpack(Signed[AdmissionProof], request, max_bytes=_MAX_SIGNED_PROOF_BYTES))
         return b""
 
     @property
