@@ -69,14 +69,14 @@ def start(
     console = _JsonConsole(printing) if log_format == "json" else printing
     with clear_errors():
         from manta_swarm.aggregator.settings.config import load_run_file
-        from manta_swarm.aggregator.settings.start import Start, door_of
+        from manta_swarm.aggregator.settings.start import Start, listen_address_of
 
         if no_monitor and monitor is not None:
             raise UserError("--monitor and --no-monitor do not go together")
         config = load_run_file(run_file)
-        door = door_of(gateway, gateway_cert, gateway_key)
+        listen_address = listen_address_of(gateway, gateway_cert, gateway_key)
         page = "" if no_monitor else monitor
-        asked = Start(config=config, gateway=door, page=page, data_root=data_root or config.data_root, **options)
+        asked = Start(config=config, gateway=listen_address, page=page, data_root=data_root or config.data_root, **options)
         asked.check()
         with ending_at_ctrl_c():
             import torch

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from manta_swarm.aggregator.listening import best_first
-from manta_swarm.aggregator.monitor.door import address_to_show
+from manta_swarm.aggregator.monitor.listen_address import address_to_show
 from manta_swarm.aggregator.settings.forecast import held_bytes
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.codec.coding import body_num_bytes

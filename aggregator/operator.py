@@ -77,9 +77,9 @@ class Operator:
         with only_process(directory), contextlib.ExitStack() as undo:
             refuse_handed_over(directory)  # up to here another process may have done so
             if asked.gateway is not None:
-                listening, door = asked.gateway.listen()  # nobody makes a run whose gateway cannot listen
+                listening, listen_address = asked.gateway.listen()  # nobody makes a run whose gateway cannot listen
                 listening.close()
-                asked = replace(asked, gateway=door)
+                asked = replace(asked, gateway=listen_address)
             has_log = (directory / DATABASE).exists()
             identity = log_key(directory) if has_log else load_identity(directory / IDENTITY)
             dataset = load_dataset(asked.config.data.dataset, asked.data_root)

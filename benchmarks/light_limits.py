@@ -33,7 +33,7 @@ from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.light import RETURNS
 from manta_swarm.protocol.signing import sha256
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 BLOB = bytes(512 * 1024)
 
@@ -46,7 +46,7 @@ async def measure_rates(rates: list[int], seconds: float) -> None:
 
     service = SimpleNamespace(welcome=b"", blob=lambda _: BLOB, take=take, max_return_bytes=len(BLOB))
     gateways, own = Traffic(), Traffic()
-    async with serving(service, Door("127.0.0.1", 0), gateways) as address:  # type: ignore[arg-type]
+    async with serving(service, ListenAddress("127.0.0.1", 0), gateways) as address:  # type: ignore[arg-type]
         client = GatewayClient([GatewayUrl.of(address)], BlockingTraffic(own, asyncio.get_running_loop()))
 
         def fetch() -> None:

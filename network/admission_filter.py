@@ -1,4 +1,4 @@
-"""The door of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
+"""The listen address of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
 
 A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *pass*: beside each of its records in
 the DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to

@@ -34,7 +34,7 @@ from manta_swarm.protocol.signing import PublicKey, key_named
 from manta_swarm.protocol.sizes import NUM_SIZES
 from manta_swarm.runtime.commands import check_installed
 from manta_swarm.runtime.disk import IDENTITY, load_identity, only_process
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 _NO_USE_TO_LIGHT = (
     *("view", "private_data", "latency_table", "workers", "cuda_graphs", "size"),
@@ -194,13 +194,13 @@ class PeerConfig(Limits):
         return tuple(GatewayUrl.of(text) for text in self.gateway)
 
     @property
-    def door(self) -> Door | None:
+    def listen_address(self) -> ListenAddress | None:
         """Where a gateway listens; None: this peer is to be none.
 
         Raises:
             UserError: it is no such address; not after ``check_join``.
         """
-        return Door.at(self.gateway[0], self.gateway_cert, self.gateway_key) if self.gateway else None
+        return ListenAddress.at(self.gateway[0], self.gateway_cert, self.gateway_key) if self.gateway else None
 
     @property
     def listen_addresses(self) -> tuple[str, ...]:
@@ -375,8 +375,8 @@ def _flags(config: PeerConfig, names: Sequence[str]) -> str:
 
 def _check_gateway(config: PeerConfig) -> None:
     """Refuse settings with which no gateway can open."""
-    door = config.door
-    if door is None:
+    listen_address = config.listen_address
+    if listen_address is None:
         if config.lease_only or config.gateway_cert or config.gateway_key:
             raise UserError("--lease-only, --gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
         return
@@ -384,7 +384,7 @@ def _check_gateway(config: PeerConfig) -> None:
         raise UserError("leases need samples with both views, and with --view one is here: leave --gateway or --view out")
     if len(config.gateway) > 1:
         raise UserError("--gateway: a peer listens at one HOST:PORT; several are for light contributors (--light)")
-    door.listen()[0].close()
+    listen_address.listen()[0].close()
 
 
 def _check_noise(config: PeerConfig) -> None:

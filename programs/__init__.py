@@ -47,10 +47,10 @@ def search() -> None:
     """Be manta-search."""
     _end_at_ctrl_c("manta-search")
     from manta_swarm.automl.cli import main
-    from manta_swarm.automl.commands.doors import Doors
+    from manta_swarm.automl.commands.doors import Ways
     from manta_swarm.programs.doors import Network
 
-    _run("manta-search", main, obj=Doors(Network()))
+    _run("manta-search", main, obj=Ways(Network()))
 
 
 def _run(program: str, main: "click.Command", **options: Any) -> None:

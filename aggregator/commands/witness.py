@@ -37,16 +37,16 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
         from manta_swarm.network.addresses import check_peer_address
         from manta_swarm.runtime.commands import check_installed
         from manta_swarm.runtime.disk import check_directory
-        from manta_swarm.runtime.door import Door
+        from manta_swarm.runtime.listen_address import ListenAddress
 
         check_installed()
         if run is not None and not _RUN.fullmatch(run):
             raise UserError(f"--run: a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
         for address in addresses:
             check_peer_address(address)
-        door = None if listen is None else Door.at(listen, flag="--listen")
-        if door is not None:
-            door.listen()[0].close()
+        listen_address = None if listen is None else ListenAddress.at(listen, flag="--listen")
+        if listen_address is not None:
+            listen_address.listen()[0].close()
         check_directory(directory)
         with ending_at_ctrl_c():
             from manta_swarm.aggregator.features.witness.program import Asked, be_witness
@@ -55,7 +55,7 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
 
         async def watch() -> None:
             async with told_to_stop() as stopped:
-                await be_witness(Asked(addresses, run, door, keep_entries), directory, console=console, stopped=stopped)
+                await be_witness(Asked(addresses, run, listen_address, keep_entries), directory, console=console, stopped=stopped)
 
         try:
             with console:

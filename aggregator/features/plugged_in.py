@@ -12,7 +12,7 @@ from manta_swarm.aggregator.features.sidecars.gateway import Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.monitor.beside import MonitorBeside
-from manta_swarm.aggregator.monitor.door import open_door
+from manta_swarm.aggregator.monitor.listen_address import open_listener
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
@@ -45,8 +45,8 @@ def _cosigning(context: RunContext, asked: Start) -> Feature | None:
 
 
 def _monitor(context: RunContext, asked: Start) -> Feature | None:
-    door = open_door(asked.page, asked.config.monitor)
-    return None if door is None else MonitorBeside(context.directory, asked.config.monitor, door, asked.data_root)
+    listen_address = open_listener(asked.page, asked.config.monitor)
+    return None if listen_address is None else MonitorBeside(context.directory, asked.config.monitor, listen_address, asked.data_root)
 
 
 Entry = Callable[[RunContext, Start], Feature | None]

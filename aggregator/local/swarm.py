@@ -24,7 +24,7 @@ from manta_swarm.aggregator.local.report import (
 )
 from manta_swarm.aggregator.local.settings import Settings
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.monitor.door import address_to_show
+from manta_swarm.aggregator.monitor.listen_address import address_to_show
 from manta_swarm.aggregator.settings.config import write_run_file
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.network.peer_status import PeerStatus

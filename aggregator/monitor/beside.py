@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
-from manta_swarm.aggregator.monitor.door import MonitorDoor
+from manta_swarm.aggregator.monitor.listen_address import MonitorSocket
 from manta_swarm.aggregator.monitor.onlookers import whatever_happens
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.runtime.child import TOLD, Program, keep, python
@@ -25,28 +25,28 @@ _EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0
 class MonitorBeside(Feature):
     """The processes of one aggregator's monitor."""
 
-    def __init__(self, directory: Path, settings: MonitorSection, door: MonitorDoor, data_root: Path | None) -> None:
-        """Prepare them for the run in ``directory``; the page is at ``door``, which is closed at the end of ``run``."""
+    def __init__(self, directory: Path, settings: MonitorSection, listen_address: MonitorSocket, data_root: Path | None) -> None:
+        """Prepare them for the run in ``directory``; the page is at ``listen_address``, which is closed at the end of ``run``."""
         self._directory = directory
         self._settings = settings
-        self._door = door
+        self._listen_address = listen_address
         self._data_root = data_root
         self.programs = self._programs()
 
     def status(self) -> Mapping[str, object]:
         """Return where the page is."""
-        return {"monitor": self._door.url}
+        return {"monitor": self._listen_address.url}
 
     async def run(self, addresses: Sequence[str]) -> None:
         """See ``Feature``; what goes wrong is told, and nothing else."""
         try:
             await whatever_happens(*map(keep, self.programs))
         finally:
-            self._door.socket.close()
+            self._listen_address.socket.close()
 
     def _programs(self) -> tuple[Program, ...]:
-        directory, descriptor = str(self._directory.absolute()), self._door.socket.fileno()
-        where = json.dumps({"fd": descriptor, "is_loopback": self._door.is_loopback})
+        directory, descriptor = str(self._directory.absolute()), self._listen_address.socket.fileno()
+        where = json.dumps({"fd": descriptor, "is_loopback": self._listen_address.is_loopback})
         monitor = Program(
             "monitor",
             python("-m", _PROGRAM, directory, self._settings.model_dump_json(), where),

@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator
 
 from manta_swarm.aggregator.settings.base import Section
-from manta_swarm.runtime.door import host_and_port
+from manta_swarm.runtime.listen_address import host_and_port
 
 DEFAULT_ADDRESS = "127.0.0.1:8787"
 DIRECTORY = "monitor"  # in the run's: what the monitor's processes write

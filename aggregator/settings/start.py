@@ -9,7 +9,7 @@ from pathlib import Path
 from manta_swarm.aggregator.features.sidecars.keys import check_gateway_key
 from manta_swarm.aggregator.log.guard import refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key, read_manifest
-from manta_swarm.aggregator.monitor.door import check_address
+from manta_swarm.aggregator.monitor.listen_address import check_address
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.names import check_name
 from manta_swarm.automl.training.snapshot_header import read_header
@@ -18,7 +18,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.commands import check_installed
 from manta_swarm.runtime.disk import IDENTITY, check_directory, load_identity, only_process
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Start:
     directory: Path  # of the run
     listen: str | None = None  # address; None: every one, and a port that stays the same
     data_root: Path | None = None  # folder of the data sets that come with no library
-    gateway: Door | None = None  # where light contributors get leases
+    gateway: ListenAddress | None = None  # where light contributors get leases
     page: str | None = None  # where the monitor's page is; empty: nowhere; None: where the run file says
     threads: int | None = None  # of the CPU; None: all
     initial_peers: tuple[str, ...] = ()  # addresses of peers of the run, by which the others find a log that has moved
@@ -86,14 +86,14 @@ class Start:
             )
 
 
-def door_of(gateway: str | None, certificate: Path | None, key: Path | None) -> Door | None:
+def listen_address_of(gateway: str | None, certificate: Path | None, key: Path | None) -> ListenAddress | None:
     """Return where the gateway is to listen; None: there is to be none.
 
     Raises:
-        UserError: see ``Door.at``, or its files are given without it.
+        UserError: see ``ListenAddress.at``, or its files are given without it.
     """
     if gateway is not None:
-        return Door.at(gateway, certificate, key)
+        return ListenAddress.at(gateway, certificate, key)
     if certificate is not None or key is not None:
         raise UserError("--gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
     return None

@@ -22,7 +22,7 @@ ALICE, BOB, STRANGER = PEERS[:3]
 INVITED, LISTED = AdmissionRule("invitation"), AdmissionRule("list", (ALICE.public_key, BOB.public_key))
 
 
-class Door:
+class ListenAddress:
     """Gates of one run."""
 
     def __init__(self, rule: AdmissionRule) -> None:
@@ -56,13 +56,13 @@ async def call(admission_filter: Any, other: Identity, method: str = "echo") -> 
 
 def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
     async def story() -> None:
-        door = Door(INVITED)
-        alice, _ = await door.admission_filter(ALICE, has_pass=True), await door.admission_filter(BOB, has_pass=True)
+        listen_address = ListenAddress(INVITED)
+        alice, _ = await listen_address.admission_filter(ALICE, has_pass=True), await listen_address.admission_filter(BOB, has_pass=True)
         calls = []
-        door.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
+        listen_address.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
         assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
         assert [method for _, method in calls] == ["echo", "pass", "echo", "echo"]
-        stranger = await door.admission_filter(STRANGER)
+        stranger = await listen_address.admission_filter(STRANGER)
         with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
             await call(stranger, BOB)
         assert await call(stranger, BOB, "manifest") == b"hello"
@@ -72,12 +72,12 @@ def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
 
 def test_anothers_pass_opens_nothing() -> None:
     async def story() -> None:
-        door = Door(INVITED)
-        await door.admission_filter(BOB, has_pass=True)
-        thief = door.network.endpoint(STRANGER.public_key)
+        listen_address = ListenAddress(INVITED)
+        await listen_address.admission_filter(BOB, has_pass=True)
+        thief = listen_address.network.endpoint(STRANGER.public_key)
         for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
             with pytest.raises(Refused, match=r"pass"):
-                await thief.call(BOB.public_key, "pass", pack(door.shown(key, signer)), timeout_s=20)
+                await thief.call(BOB.public_key, "pass", pack(listen_address.shown(key, signer)), timeout_s=20)
         with pytest.raises(Refused, match=NOT_ADMITTED):
             await call(thief, BOB)
 
@@ -86,11 +86,11 @@ def test_anothers_pass_opens_nothing() -> None:
 
 def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
     async def story() -> None:
-        door = Door(LISTED)
-        alice, _ = await door.admission_filter(ALICE), await door.admission_filter(BOB)
+        listen_address = ListenAddress(LISTED)
+        alice, _ = await listen_address.admission_filter(ALICE), await listen_address.admission_filter(BOB)
         assert await call(alice, BOB) == b"hello"
         with pytest.raises(Refused, match="its manifest lists"):
-            await call(await door.admission_filter(STRANGER), BOB)
+            await call(await listen_address.admission_filter(STRANGER), BOB)
 
     asyncio.run(story())
 
@@ -98,15 +98,15 @@ def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
 @pytest.mark.parametrize(("rule", "has_pass"), [(INVITED, True), (LISTED, False)])
 def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pass: bool) -> None:
     async def story() -> None:
-        door = Door(rule)
-        alice, bob = await door.admission_filter(ALICE, has_pass=has_pass), await door.admission_filter(BOB, has_pass=has_pass)
-        stranger = await door.admission_filter(STRANGER)
+        listen_address = ListenAddress(rule)
+        alice, bob = await listen_address.admission_filter(ALICE, has_pass=has_pass), await listen_address.admission_filter(BOB, has_pass=has_pass)
+        stranger = await listen_address.admission_filter(STRANGER)
         await alice.publish("members", b"alice", ttl_s=60)
         await stranger.publish("members", b"stranger", ttl_s=60)
         assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
         assert await call(alice, BOB) == b"hello"
-        plain = door.network.endpoint(STRANGER.public_key)
-        stolen = Carried((door.shown(ALICE),), b"stranger")
+        plain = listen_address.network.endpoint(STRANGER.public_key)
+        stolen = Carried((listen_address.shown(ALICE),), b"stranger")
         for value in (b"stranger", pack(stolen), b""):
             await plain.publish("members", value, ttl_s=60)
             assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
@@ -116,9 +116,9 @@ def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pa
 
 def test_a_guest_is_answered_and_found_by_nobody() -> None:
     async def story() -> None:
-        door = Door(INVITED)
-        alice, bob = await door.admission_filter(ALICE, has_pass=True), await door.admission_filter(BOB, has_pass=True)
-        guest = await door.admission_filter(STRANGER, has_pass=True, role=GUEST)
+        listen_address = ListenAddress(INVITED)
+        alice, bob = await listen_address.admission_filter(ALICE, has_pass=True), await listen_address.admission_filter(BOB, has_pass=True)
+        guest = await listen_address.admission_filter(STRANGER, has_pass=True, role=GUEST)
         for member in (alice, bob):  # the one hears of it by its records first, the other by its call
             await guest.publish("members", b"guest", ttl_s=60)
             assert await member.lookup("members") == {}

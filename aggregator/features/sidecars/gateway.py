@@ -10,7 +10,7 @@ from manta_swarm.aggregator.features.sidecars.keys import GATEWAY, invitation_fo
 from manta_swarm.aggregator.features.sidecars.sidecar import Sidecar
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.admission import INVITATION
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from manta_swarm.runtime.signals import hearing
 
 _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
@@ -19,21 +19,21 @@ _EVERY_ADDRESS = "0.0.0.0"  # of IPv4
 class Gateway(Sidecar):
     """One aggregator's gateway."""
 
-    def __init__(self, context: RunContext, door: Door, *, data_root: Path | None, threads: int | None) -> None:
+    def __init__(self, context: RunContext, listen_address: ListenAddress, *, data_root: Path | None, threads: int | None) -> None:
         """Prepare.
 
         Args:
             context: of the run.
-            door: where it is to listen.
+            listen address: where it is to listen.
             data_root: folder of data sets that come with no library.
             threads: of the CPU that it uses; None: all.
 
         Raises:
             UserError: nobody can listen there, or the certificate cannot be used.
         """
-        listening, self._door = door.listen()  # so port 0 is the same one after each start of the gateway
+        listening, self._listen_address = listen_address.listen()  # so port 0 is the same one after each start of the gateway
         listening.close()
-        super().__init__(GATEWAY, context, _options(self._door, data_root, threads))
+        super().__init__(GATEWAY, context, _options(self._listen_address, data_root, threads))
         self._shown = ""
 
     def status(self) -> Mapping[str, object]:
@@ -57,25 +57,25 @@ class Gateway(Sidecar):
     def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
         """Say where it leases microbatches as soon as it does."""
         if status.leases_at:
-            self._shown = self._door.url
+            self._shown = self._listen_address.url
             self._context.console.say("light contributors join with:")
-            for door in self._doors(addresses):
-                address, run = f"{door.url}#{status.peer}", self._context.ledger.run.hex()
+            for listen_address in self._doors(addresses):
+                address, run = f"{listen_address.url}#{status.peer}", self._context.ledger.run.hex()
                 self._context.console.say(f"  manta-peer join --light --gateway {address} --run {run}")
         return bool(status.leases_at)
 
-    def _doors(self, addresses: Sequence[str]) -> Iterator[Door]:
+    def _doors(self, addresses: Sequence[str]) -> Iterator[ListenAddress]:
         """Yield where the gateway is to be found: if it listens on every address, at each of the node's, this computer's own last."""
         hosts = {address.split("/")[2] for address in addresses if address.startswith("/ip4/")}
-        if self._door.host != _EVERY_ADDRESS or not hosts:
-            yield self._door
+        if self._listen_address.host != _EVERY_ADDRESS or not hosts:
+            yield self._listen_address
             return
         for host in sorted(hosts, key=lambda host: (host.startswith("127."), host)):
-            yield replace(self._door, host=host)
+            yield replace(self._listen_address, host=host)
 
 
-def _options(door: Door, data_root: Path | None, threads: int | None) -> list[str]:
-    files = () if door.certificate is None else ("--gateway-cert", str(door.certificate), "--gateway-key", str(door.key))
+def _options(listen_address: ListenAddress, data_root: Path | None, threads: int | None) -> list[str]:
+    files = () if listen_address.certificate is None else ("--gateway-cert", str(listen_address.certificate), "--gateway-key", str(listen_address.key))
     data = () if data_root is None else ("--data-root", str(data_root))
     cores = () if threads is None else ("--threads", str(threads))
-    return ["--gateway", door.address, *files, "--lease-only", "--gpus", "none", *data, *cores]
+    return ["--gateway", listen_address.address, *files, "--lease-only", "--gpus", "none", *data, *cores]

@@ -24,7 +24,7 @@ from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, 
 from manta_swarm.protocol.merkle import HASH_BYTES
 from manta_swarm.protocol.notes import MAX_NOTE_BYTES
 from manta_swarm.protocol.tiles import Tile
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 PATH = "/add-checkpoint"
 _FILES = (CHECKPOINT, MANIFEST, KEY)  # beside tiles
@@ -137,12 +137,12 @@ async def _body(request: Request) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(rule: Rule, door: Door, entries: Path | None = None) -> AsyncIterator[str]:
+async def serving(rule: Rule, listen_address: ListenAddress, entries: Path | None = None) -> AsyncIterator[str]:
     """Answer until the end of the context; yields the address, ``http://HOST:PORT/``; ``entries`` as ``app`` has them.
 
     Raises:
-        UserError: see ``Door.listen``.
+        UserError: see ``ListenAddress.listen``.
     """
-    listening, door = door.listen()
+    listening, listen_address = listen_address.listen()
     async with answering(app(rule, entries), listening, Places(_MAX_CONNECTIONS, _MAX_CONNECTIONS), "witness"):
-        yield door.url
+        yield listen_address.url

@@ -39,7 +39,7 @@ from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from manta_swarm.runtime.tasks import together
 
 NEWEST = "newest"
@@ -185,7 +185,7 @@ class Asked:
 
     of: Sequence[str]  # addresses at which the run is met
     run: str | None  # its id: of no other
-    listen: Door | None  # where C2SP's add-checkpoint is answered
+    listen: ListenAddress | None  # where C2SP's add-checkpoint is answered
     keep_entries: bool
 
 

@@ -29,7 +29,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PASSES, RETURNS, WELCOME, WORDS
 from manta_swarm.protocol.rates import Rates
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
 _MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
@@ -228,7 +228,7 @@ def _bytes(content: bytes) -> Response:
 
 @contextlib.asynccontextmanager
 async def serving(
-    service: GatewayService, door: Door, traffic: Traffic | None = None, payouts: Payouts | None = None
+    service: GatewayService, listen_address: ListenAddress, traffic: Traffic | None = None, payouts: Payouts | None = None
 ) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
 
@@ -236,17 +236,17 @@ async def serving(
     were paid; without one nothing is known of that.
 
     Raises:
-        UserError: see ``Door.listen``.
+        UserError: see ``ListenAddress.listen``.
     """
-    listening, door = door.listen()
+    listening, listen_address = listen_address.listen()
     tls = None
-    if door.certificate is not None:
+    if listen_address.certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(door.certificate, door.key)
+        tls.load_cert_chain(listen_address.certificate, listen_address.key)
     files = allow_files(_FILES_A_CONNECTION * _MAX_CONNECTIONS)
     places = Places(min(_MAX_CONNECTIONS, files // _FILES_A_CONNECTION), _MAX_OF_ADDRESS, spared=PROXIES)
     async with answering(_App(service, traffic or Traffic(), payouts), listening, places, "gateway", tls):
-        yield door.url
+        yield listen_address.url
 
 
 async def say_goodbye() -> None:

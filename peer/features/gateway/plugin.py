@@ -1,4 +1,4 @@
-"""A gateway, as a feature: its door is open as long as the peer takes part, and light contributors have a place in its roster.
+"""A gateway, as a feature: its listen address is open as long as the peer takes part, and light contributors have a place in its roster.
 
 HTTP's libraries are imported by those peers alone that are gateways.
 """
@@ -28,7 +28,7 @@ from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.light import why_no_leases
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rounds import CommitRef
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 if TYPE_CHECKING:
     from manta_swarm.peer.session import Session
@@ -38,14 +38,14 @@ class Gateway(Feature):
     """One peer's light contributors, in one session."""
 
     def __init__(
-        self, context: RunContext, progress: Progress, service: GatewayService, door: Door | None = None, traffic: Traffic | None = None
+        self, context: RunContext, progress: Progress, service: GatewayService, listen_address: ListenAddress | None = None, traffic: Traffic | None = None
     ) -> None:
-        """Serve HTTP at ``door``, within ``traffic``; without a door ``service`` is asked by other ways."""
+        """Serve HTTP at ``listen_address``, within ``traffic``; without a listen address ``service`` is asked by other ways."""
         self.is_lease_only = service.is_lease_only
         self._context = context
         self._progress = progress
         self._service = service
-        self._door = door
+        self._listen_address = listen_address
         self._traffic = traffic or Traffic()
         self._payouts = Payouts(context.log, is_audited=context.manifest.is_audited)
         self._session: Session | None = None  # while it is open
@@ -55,16 +55,16 @@ class Gateway(Feature):
         """Answer light contributors meanwhile; those who ask when the run is finished are told so.
 
         Raises:
-            UserError: see ``Door.listen``.
+            UserError: see ``ListenAddress.listen``.
         """
         self._session = session
-        if self._door is None:
+        if self._listen_address is None:
             yield
             return
         from manta_swarm.peer.features.gateway.http import say_goodbye, serving
 
         live_status = self._context.live_status
-        async with serving(self._service, self._door, self._traffic, self._payouts) as address:
+        async with serving(self._service, self._listen_address, self._traffic, self._payouts) as address:
             live_status.update(leases_at=address)
             live_status.write()
             run, peer = live_status.status.run, live_status.status.peer
@@ -132,4 +132,4 @@ class GatewayPlugin(Plugin):
         context, node = of.context, of.context.node
         entrance = Entrance(context, node.known) if isinstance(node, AdmissionFilter) else None
         service = GatewayService(context, of.dataset, entrance, is_lease_only=of.config.lease_only)
-        return (Gateway(context, of.progress, service, of.config.door, of.traffic),)
+        return (Gateway(context, of.progress, service, of.config.listen_address, of.traffic),)

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from manta_swarm.aggregator.monitor.door import address_to_show, check_address, open_door
+from manta_swarm.aggregator.monitor.listen_address import address_to_show, check_address, open_listener
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.protocol.errors import UserError
 
@@ -28,7 +28,7 @@ def test_an_address_that_is_taken_is_named_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError) as refused:
-            open_door(address, MonitorSection())
+            open_listener(address, MonitorSection())
     told = str(refused.value)
     assert told.count(address.rpartition(":")[2]) == 1
     assert "already in use" in told
@@ -36,11 +36,11 @@ def test_an_address_that_is_taken_is_named_once() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0"])
 def test_a_name_and_an_address_are_listened_on(address: str) -> None:
-    door = open_door(address, MonitorSection())
-    assert door is not None
-    with door.socket:
-        assert door.is_loopback
-        assert door.url == f"http://{address.partition(':')[0]}:{door.socket.getsockname()[1]}/"
+    listen_address = open_listener(address, MonitorSection())
+    assert listen_address is not None
+    with listen_address.socket:
+        assert listen_address.is_loopback
+        assert listen_address.url == f"http://{address.partition(':')[0]}:{listen_address.socket.getsockname()[1]}/"
 
 
 def test_the_address_that_people_are_told_compares_the_run() -> None:

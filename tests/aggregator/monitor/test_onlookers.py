@@ -13,7 +13,7 @@ from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor import beside
 from manta_swarm.aggregator.monitor import onlookers as module
 from manta_swarm.aggregator.monitor.beside import MonitorBeside
-from manta_swarm.aggregator.monitor.door import MonitorDoor, check_address, open_door
+from manta_swarm.aggregator.monitor.listen_address import MonitorSocket, check_address, open_listener
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from manta_swarm.aggregator.monitor.shown import shown_final
@@ -32,27 +32,27 @@ KEYS = [bytes([number]) * 32 for number in range(1, 4)]
 
 
 @contextmanager
-def opened(asked: str | None, settings: MonitorSection = USUAL) -> Iterator[MonitorDoor]:
-    door = open_door(asked, settings)
-    assert door is not None
-    with door.socket:
-        yield door
+def opened(asked: str | None, settings: MonitorSection = USUAL) -> Iterator[MonitorSocket]:
+    listen_address = open_listener(asked, settings)
+    assert listen_address is not None
+    with listen_address.socket:
+        yield listen_address
 
 
 def test_an_address_is_listened_at_and_shown_as_people_open_it() -> None:
-    with opened("127.0.0.1:0") as door:
-        port = door.socket.getsockname()[1]
-        assert door.url == f"http://127.0.0.1:{port}/"
-        assert door.is_loopback
-    with opened("0.0.0.0:0") as door:
-        assert not door.is_loopback
-    with opened("localhost:0") as door:
-        assert door.is_loopback
+    with opened("127.0.0.1:0") as listen_address:
+        port = listen_address.socket.getsockname()[1]
+        assert listen_address.url == f"http://127.0.0.1:{port}/"
+        assert listen_address.is_loopback
+    with opened("0.0.0.0:0") as listen_address:
+        assert not listen_address.is_loopback
+    with opened("localhost:0") as listen_address:
+        assert listen_address.is_loopback
 
 
 def test_no_address_is_no_monitor() -> None:
-    assert open_door("", USUAL) is None
-    assert open_door(None, MonitorSection(address="")) is None
+    assert open_listener("", USUAL) is None
+    assert open_listener(None, MonitorSection(address="")) is None
 
 
 def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
@@ -60,7 +60,7 @@ def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         of_file = MonitorSection(address=address)
         for asked, settings, where in ((address, USUAL, ":"), (None, of_file, r", which is \[monitor\] address in the run file: .*, or")):
-            for look in (open_door, check_address):
+            for look in (open_listener, check_address):
                 with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\){where} give another --monitor HOST"):
                     look(asked, settings)
     check_address(address, USUAL)
@@ -69,7 +69,7 @@ def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
 
 
 def test_the_usual_address_gives_way_to_a_free_port() -> None:
-    """Whoever else has it: another aggregator, or this test's second door."""
+    """Whoever else has it: another aggregator, or this test's second listen address."""
     with opened(None) as first, opened(None) as second:
         assert first.url != second.url
         assert second.is_loopback
@@ -82,7 +82,7 @@ def test_the_usual_address_gives_way_to_a_free_port() -> None:
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])
 def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):
-        open_door(address, USUAL)
+        open_listener(address, USUAL)
 
 
 SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
@@ -186,18 +186,18 @@ def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(beside, "keep", kept)
 
-    async def story(door: MonitorDoor) -> None:
-        feature = MonitorBeside(tmp_path, USUAL, door, None)
+    async def story(listen_address: MonitorSocket) -> None:
+        feature = MonitorBeside(tmp_path, USUAL, listen_address, None)
         assert [program.name for program in feature.programs] == ["monitor", "evaluator"]
-        assert feature.status() == {"monitor": door.url}
+        assert feature.status() == {"monitor": listen_address.url}
         running = asyncio.create_task(feature.run(()))
         await asyncio.sleep(0)
         running.cancel()
         await asyncio.wait({running})
 
-    with opened("127.0.0.1:0") as door:
-        asyncio.run(story(door))
-        assert door.socket.fileno() == -1
+    with opened("127.0.0.1:0") as listen_address:
+        asyncio.run(story(listen_address))
+        assert listen_address.socket.fileno() == -1
 
 
 def test_figures_that_are_no_numbers_leave_what_is_written_readable_and_are_not_shown() -> None:

@@ -17,7 +17,7 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.admission import AdmissionRule
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.child import Restart
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from tests.consoles import Lines
 from tests.memory_log import until
 from tests.network.processes import DEADLINE_S
@@ -58,7 +58,7 @@ class Stage:
         self.home = directory / "gateway"
         ledger, manifest = SimpleNamespace(run=b"\xab" * 32), SimpleNamespace(admission=AdmissionRule("open"))
         context: Any = SimpleNamespace(directory=directory, console=self.lines, ledger=ledger, manifest=manifest)
-        self.gateway = Shown(context, Door(host, 0), data_root=None, threads=None)
+        self.gateway = Shown(context, ListenAddress(host, 0), data_root=None, threads=None)
         code = f"import os; os.chdir({str(self.home)!r})\n{_FIRST}{program}"
         monkeypatch.setattr(Sidecar, "_command", lambda *_: [sys.executable, "-c", code])
         monkeypatch.setattr(module, "_AGAIN", Restart(0.05, 0.2))

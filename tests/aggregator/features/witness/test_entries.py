@@ -15,7 +15,7 @@ from manta_swarm.aggregator.log.exported import verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.moving import recover
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, play
 from tests.aggregator.small_run import ENTRIES, create, grow, reopen, signed_manifest, training_spec_of, verified
 
@@ -52,7 +52,7 @@ def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp
             newest, scene.size = log.head, log.head.size
         shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
         assert (shown.head, shown.rounds) == (newest, 4 + MANY)
-        async with serving(scene.rule, Door.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
+        async with serving(scene.rule, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
             again = tmp_path / "again"
             shutil.copytree(old, again)
             done = await asyncio.to_thread(recover, again, WebCopy(url), training_spec_of=training_spec_of)

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.protocol.cosignatures import cosignatures_of
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.notes import TreeHead, sign_tree_head
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from tests.aggregator.features.witness.histories import SIGNED, WITNESS, History
 from tests.aggregator.small_run import OTHER_OPERATOR
 
@@ -30,7 +30,7 @@ def asking(tmp_path: Path, story: Callable[[Ask, Rule], None]) -> None:
 
     async def whole() -> None:
         rule = Rule(tmp_path, WITNESS, SIGNED)
-        async with serving(rule, Door.at("127.0.0.1:0")) as url:
+        async with serving(rule, ListenAddress.at("127.0.0.1:0")) as url:
             host = url.removeprefix("http://").rstrip("/")
 
             def ask(data: bytes) -> tuple[int, str, str]:

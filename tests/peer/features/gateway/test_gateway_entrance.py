@@ -27,7 +27,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.light import EnterRequest, LeaseRequest
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from tests.memory_log import OPERATOR
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, play
 
@@ -81,7 +81,7 @@ class Invited:
 
 def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule = INVITED) -> None:
     async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
             invited = Invited(gateway, address)
             await invited.open()
             await gateway.convene()

@@ -37,23 +37,23 @@ from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable,
 from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import peer_name, sha256
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 from tests.memory_log import MICROBATCH, until
 from tests.peer.features.gateway.test_gateway_service import own_claim
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
 
-DOOR = Door("127.0.0.1", 0)
+DOOR = ListenAddress("127.0.0.1", 0)
 
 
 def client_of(address: str, *, of: str = "") -> GatewayClient:
     return GatewayClient([GatewayUrl.of(f"{address}#{of}")])
 
 
-def over_http(story: Callable[[Gateway, str], Awaitable[None]], door: Door = DOOR) -> None:
+def over_http(story: Callable[[Gateway, str], Awaitable[None]], listen_address: ListenAddress = DOOR) -> None:
     """Run ``story`` with a gateway that is served; what the client does belongs in threads, for it is synchronous."""
 
     async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.service, door) as address:
+        async with serving(gateway.service, listen_address) as address:
             await story(gateway, address)
 
     play(whole)
@@ -307,11 +307,11 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
     async def story(gateway: Gateway) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        door = Door("127.0.0.1", port)
+        listen_address = ListenAddress("127.0.0.1", port)
         config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
         contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         for round_ in range(2):
-            async with serving(gateway.service, door):
+            async with serving(gateway.service, listen_address):
                 cohort_session = await gateway.convene(gateway.after(round_))
                 await until(lambda cohort_session=cohort_session: len(cohort_session.members) == 2)
                 claim, own = own_claim(gateway, cohort_session)
@@ -320,7 +320,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
                 await cohort_session.tell(gateway.accepted(*gathered.claims))
                 await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
         gateway.service.finish()
-        async with serving(gateway.service, door):
+        async with serving(gateway.service, listen_address):
             assert await contributing
 
     printed: list[str] = []
@@ -402,7 +402,7 @@ def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refus
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert (await asyncio.to_thread(client_of(address).welcome)).gateway == GATEWAY.public_key
 
-    over_http(story, Door("127.0.0.1", 0, certificate, key))
+    over_http(story, ListenAddress("127.0.0.1", 0, certificate, key))
 
 
 def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_nee
             for each in silent:
                 each.close()
 
-    over_http(story, Door("127.0.0.1", 0, certificate, key))
+    over_http(story, ListenAddress("127.0.0.1", 0, certificate, key))
 
 
 def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:
@@ -431,10 +431,10 @@ def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_pat
 
     async def story(gateway: Gateway) -> None:
         with pytest.raises(UserError, match="PEM files that belong together"):
-            async with serving(gateway.service, Door("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
+            async with serving(gateway.service, ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
                 pass
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
-            async with serving(gateway.service, Door("127.0.0.1", taken.getsockname()[1])):
+            async with serving(gateway.service, ListenAddress("127.0.0.1", taken.getsockname()[1])):
                 pass
 
     play(story)
@@ -446,7 +446,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path:
     locked = serialization.BestAvailableEncryption(b"passphrase")
     key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
     with pytest.raises(UserError, match="without a passphrase"):
-        Door("127.0.0.1", 0, certificate, key).listen()
+        ListenAddress("127.0.0.1", 0, certificate, key).listen()
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_settings_of_a_gateway_that_do_not_fit_are_refused_before_anything_else(
 @pytest.mark.parametrize("address", ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:" + 5000 * "1", "http://host:80"])
 def test_an_address_to_listen_on_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(UserError, match="give HOST:PORT"):
-        Door.at(address)
+        ListenAddress.at(address)
 
 
 @pytest.mark.parametrize(
@@ -480,9 +480,9 @@ def test_a_url_of_a_gateway_is_http_with_a_host(url: str) -> None:
 
 def test_a_url_may_have_a_path_and_the_key_that_it_has_to_be() -> None:
     assert GatewayUrl.of("https://example.org/manta/#12D3KooX") == GatewayUrl("https://example.org/manta", "12D3KooX")
-    assert Door.at("[::1]:8080") == Door("::1", 8080)
+    assert ListenAddress.at("[::1]:8080") == ListenAddress("::1", 8080)
     with pytest.raises(UserError, match="go together"):
-        Door.at("host:80", Path("a"))
+        ListenAddress.at("host:80", Path("a"))
 
 
 def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

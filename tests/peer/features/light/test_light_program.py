@@ -20,7 +20,7 @@ from manta_swarm.peer.config import load_config
 from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, look, tell
 from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.door import Door
+from manta_swarm.runtime.listen_address import ListenAddress
 
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
 WITHOUT = f"""
@@ -58,7 +58,7 @@ async def _program(*arguments: str, home: Path, module: str = "manta_swarm.peer.
 
 def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
     async def story(gateway: Gateway) -> None:
-        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
             cohort_session = await gateway.convene()
             run = gateway.signed.run.hex()
             program = await _program("join", "--light", "--gateway", address, "--run", run, "--dir", str(tmp_path / "light"), home=tmp_path)
@@ -124,7 +124,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
         return await asyncio.to_thread(tell, directory, word, limits)
 
     async def story(gateway: Gateway) -> None:
-        async with serving(gateway.service, Door("127.0.0.1", 0)) as address:
+        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
             limits = ("--duty", "90%", "--max-download", "10MB")
             program = await _program("join", "--light", "--gateway", address, "--dir", str(directory), *limits, home=tmp_path)
             assert program.stdout is not None

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.door import host_and_port
+from manta_swarm.runtime.listen_address import host_and_port
 
 _BACKLOG = 1024
 _SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the line stays one that people read
 
 
 @dataclass(frozen=True, slots=True)
-class MonitorDoor:
+class MonitorSocket:
     """Where the monitor listens: the socket is the aggregator's, so the address stays while the monitor's process comes and goes."""
 
     socket: socket.socket
@@ -22,8 +22,8 @@ class MonitorDoor:
     at: tuple[str, int]  # address and port of the socket, known after it is closed, too
 
     @classmethod
-    def listening(cls, host: str, port: int) -> "MonitorDoor":
-        """Return a door that listens there; port 0: at any that is free.
+    def listening(cls, host: str, port: int) -> "MonitorSocket":
+        """Return a listen address that listens there; port 0: at any that is free.
 
         Raises:
             OSError, ValueError: nobody can.
@@ -43,7 +43,7 @@ class MonitorDoor:
         return ipaddress.ip_address(self.at[0]).is_loopback
 
 
-def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None:
+def open_listener(asked: str | None, settings: MonitorSection) -> MonitorSocket | None:
     """Return where to listen: at ``asked``, else where the run file says; None: the run file wants no monitor.
 
     The usual address is nobody's choice: where it is taken, a free port is.
@@ -59,10 +59,10 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
     except ValueError as error:
         raise UserError(f"--monitor {error}") from error  # that of the run file was checked when it was read
     try:
-        return MonitorDoor.listening(host, port)
+        return MonitorSocket.listening(host, port)
     except OSError as error:
         if asked is None and address == DEFAULT_ADDRESS:
-            return MonitorDoor.listening(host, 0)
+            return MonitorSocket.listening(host, 0)
         reason = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
         raise _refused(asked, address, reason or "it cannot be looked up") from error
     except ValueError as error:  # an empty label, one of more than 63 bytes, a byte of no letter
@@ -70,16 +70,16 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
 
 
 def check_address(asked: str | None, settings: MonitorSection) -> None:
-    """Refuse an address at which the monitor could not be; nothing stays open. The arguments are those of ``open_door``.
+    """Refuse an address at which the monitor could not be; nothing stays open. The arguments are those of ``open_listener``.
 
     Raises:
-        UserError: as ``open_door``.
+        UserError: as ``open_listener``.
     """
     if (settings.address if asked is None else asked) == DEFAULT_ADDRESS:  # which may give way
         return
-    door = open_door(asked, settings)
-    if door is not None:
-        door.socket.close()
+    listen_address = open_listener(asked, settings)
+    if listen_address is not None:
+        listen_address.socket.close()
 
 
 def address_to_show(url: str, run: str) -> str:

@@ -22,7 +22,7 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenAddress:
     """Where a program listens."""
 
     host: str
@@ -32,8 +32,8 @@ class Door:
     flag: str = "--gateway"  # that it was given by
 
     @classmethod
-    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None, *, flag: str = "--gateway") -> "Door":
-        """Return the door at ``HOST:PORT``, which a person gave by ``flag``.
+    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None, *, flag: str = "--gateway") -> "ListenAddress":
+        """Return the listen address at ``HOST:PORT``, which a person gave by ``flag``.
 
         Raises:
             UserError: it is no such address, or one of certificate and key comes without the other.
@@ -56,8 +56,8 @@ class Door:
         """What those who come are told: ``http://HOST:PORT/``, or https where there is a certificate."""
         return f"{'http' if self.certificate is None else 'https'}://{self.address}/"
 
-    def listen(self) -> tuple[socket.socket, "Door"]:
-        """Return a socket that listens there, and the door with the port that it has.
+    def listen(self) -> tuple[socket.socket, "ListenAddress"]:
+        """Return a socket that listens there, and the listen address with the port that it has.
 
         Raises:
             UserError: nobody can listen there, or the certificate cannot be used.
