@@ -35,7 +35,7 @@ from manta_swarm.protocol.evaluations import (
 )
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 CHECKED_FIRST = 2  # answers of each member
 CHECKED_SHARE = 8  # of the later ones one of so many
@@ -212,7 +212,7 @@ class AskedMembers:
             self._do_with_less(call)
             if call.is_done:
                 return
-            await within(changed, timeouts.EVALUATION_LOOK_S)
+            await wait_within(changed, timeouts.EVALUATION_LOOK_S)
             for key, worker in list(call.workers.items()):
                 if worker.done():
                     worker.result()
@@ -254,7 +254,7 @@ class AskedMembers:
                 changed = call.changed
                 task = self._next(key, call)
                 if task is None:
-                    await within(changed, timeouts.EVALUATION_LOOK_S)
+                    await wait_within(changed, timeouts.EVALUATION_LOOK_S)
                     continue
                 try:
                     pause_s = await self._answer(key, task, call)

@@ -24,7 +24,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.clock import Clock
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 METHOD = "offers"
 FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS = 3, 2, 4  # that a node makes by itself for each round
@@ -172,7 +172,7 @@ class Gossip:
 
     async def hear(self, timeout_s: float) -> None:
         """Wait until somebody says that it has something, but not longer."""
-        await within(self._heard, timeout_s)
+        await wait_within(self._heard, timeout_s)
 
     async def get(self, root: bytes, sizes: Sequence[int], kind: str, spare: Iterable[Spare] = ()) -> Blob:
         """Return a blob: from those who say that they have it, else from ``spare``; it is handed out from then on as ``kind``.

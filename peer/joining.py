@@ -65,7 +65,7 @@ from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import only_process
 from manta_swarm.runtime.signals import Signals, hearing
-from manta_swarm.runtime.tasks import unless
+from manta_swarm.runtime.tasks import unless_set
 
 _WORTH_SAYING = 500_000_000  # bytes of disk
 _STORE_BYTES, _STORE_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
@@ -128,7 +128,7 @@ async def join(
         live_status = LiveStatus(store, status, console)
         limiter = Limiter(config.limits, config.dir, sensors, live_status)
         async with Control(store.directory, limiter), shown_live(console, limiter):
-            await unless(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, live_status)))
+            await unless_set(limiter.called_off, _join(_Own(config, store, choice, limiter, make_worker, identity, live_status)))
     if limiter.called_off.is_set():
         console.say("left, before it took part")
 

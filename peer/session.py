@@ -37,7 +37,7 @@ from manta_swarm.peer.train.trainer import LocalTrainer
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.rounds import Phase
-from manta_swarm.runtime.tasks import unless, within
+from manta_swarm.runtime.tasks import unless_set, wait_within
 
 _BY_YOU = {YOU: "by you"}
 
@@ -248,7 +248,7 @@ class Session:
             try:
                 await self._pool.start()
                 self._pool_changed()
-                await unless(self.progress.leaving, self._split_view_monitor.telling(self._subscriber.first_look))
+                await unless_set(self.progress.leaving, self._split_view_monitor.telling(self._subscriber.first_look))
                 if self.progress.leaving.is_set():
                     return
                 background.append(meeting := tasks.create_task(self._others.announcer.meet()))
@@ -343,7 +343,7 @@ class Session:
                 else:
                     await self._training.work()
             elif self._timing.may_work_ahead():
-                await within(self.progress.changed, self._timing.spare_s)
+                await wait_within(self.progress.changed, self._timing.spare_s)
             else:
                 await self.progress.changed.wait()
 

@@ -40,7 +40,7 @@ async def off_loop(num_values: int, work: Callable[[], Result]) -> Result:
     return work() if num_values <= INLINE_VALUES else await asyncio.to_thread(work)
 
 
-async def within(event: asyncio.Event, timeout_s: float) -> None:
+async def wait_within(event: asyncio.Event, timeout_s: float) -> None:
     """Wait for the event, but not longer. Not ``asyncio.wait_for``, which in Python 3.11 can swallow a cancellation."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -57,7 +57,7 @@ async def first_of(task: "asyncio.Task[Any]", event: asyncio.Event) -> None:
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+async def unless_set(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return what ``work`` returns; where the event is there first, cancel it and return None."""
     return await soon_after(event, 0.0, work)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from manta_swarm.runtime.tasks import first_of, within
+from manta_swarm.runtime.tasks import first_of, wait_within
 
 Result = TypeVar("Result")
 
@@ -83,4 +83,4 @@ class Turns(Generic[Process]):
         loop = asyncio.get_running_loop()
         while self.may_work and (left_s := began_s + worked_s / self.share - loop.time()) > 0:
             self.changed.clear()
-            await within(self.changed, left_s)
+            await wait_within(self.changed, left_s)

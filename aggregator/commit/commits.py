@@ -22,7 +22,7 @@ from manta_swarm.protocol.listed import Listed, open_ms_after, paid_once
 from manta_swarm.protocol.records import Round, entry_of
 from manta_swarm.protocol.table import weights_root
 from manta_swarm.protocol.verdicts import Settlement
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
 
@@ -87,12 +87,12 @@ class Commits:
             if next_ms is None:
                 await self._changed.wait()
             else:
-                await within(self._changed, max(next_ms, 1) / 1000)
+                await wait_within(self._changed, max(next_ms, 1) / 1000)
         while self._settling.is_due:
             self._changed.clear()
             left_s = self._settling.left_s(self._verdicts.opened())
             if left_s:
-                await within(self._changed, left_s)
+                await wait_within(self._changed, left_s)
             else:
                 await self._settle()
                 yield

@@ -25,7 +25,7 @@ from manta_swarm.protocol.reputation import paid_with
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import weighed_bytes
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 MAX_WAITING = 2048  # callers who wait for a commit; further ones are told at once where the run stands
 MAX_WAITING_OF_ONE = 2
@@ -157,7 +157,7 @@ class FeedService:
         timeout_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
-            await within(committed, timeout_ms / 1000 + timeouts.TIMEOUT_S)
+            await wait_within(committed, timeout_ms / 1000 + timeouts.TIMEOUT_S)
         finally:
             self._waiting[caller] -= 1
             if not self._waiting[caller]:

@@ -25,7 +25,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.console import Console
 from manta_swarm.runtime.disk import disk_errors
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 if TYPE_CHECKING:
     from manta_swarm.aggregator.log.log import Log
@@ -215,7 +215,7 @@ class RollbackGuard:
         deadline = asyncio.get_running_loop().time() + timeouts.HEARD_S
         while not self._expected <= self._heard and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             self._changed.clear()
-            await within(self._changed, left_s)
+            await wait_within(self._changed, left_s)
         while self.why and not self._is_newest and not self._has_word:
             self._changed.clear()
             await self._changed.wait()

@@ -34,7 +34,7 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.tiles import pack_bundle
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 logger = logging.getLogger("manta.heads")
 MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
@@ -150,7 +150,7 @@ class Announcing:
             self._news.clear()
             await self._publish()
             await asyncio.sleep(least_s)
-            await within(self._news, most_s - least_s)
+            await wait_within(self._news, most_s - least_s)
 
     async def _publish(self) -> None:
         ledger = self._log.ledger

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from starlette.types import Receive, Scope, Send
 
 from manta_swarm.aggregator.monitor.shown import Json
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 KEEP_ALIVE_S = 15.0
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -77,7 +77,7 @@ class Streams:
             client.waiting = {kind: _event(kind, self._number, data) for kind, data in self._greeting()}
             while not client.is_gone and not self.is_closing:
                 await send({"type": "http.response.body", "body": client.take() or _KEEP_ALIVE, "more_body": True})
-                await within(client.wake, KEEP_ALIVE_S)
+                await wait_within(client.wake, KEEP_ALIVE_S)
             if not client.is_gone or self.is_closing:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -43,8 +43,8 @@ def chosen(points: Sequence[Point], losses_AN: Losses) -> int:
     """
     best = min(range(len(points)), key=lambda place: (int(losses_AN[place].sum()), expense(points[place])))
     behind_AN = losses_AN - losses_AN[best]
-    within = [place for place in range(len(points)) if _is_within(behind_AN[place])]
-    return min(within, key=lambda place: (expense(points[place]), int(losses_AN[place].sum())))
+    wait_within = [place for place in range(len(points)) if _is_within(behind_AN[place])]
+    return min(wait_within, key=lambda place: (expense(points[place]), int(losses_AN[place].sum())))
 
 
 def _is_within(behind_N: npt.NDArray[np.int64]) -> bool:

@@ -19,7 +19,7 @@ from manta_swarm.network.links import Links
 from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
-from manta_swarm.runtime.tasks import off_loop, within
+from manta_swarm.runtime.tasks import off_loop, wait_within
 
 Vector = NDArray[np.float32]
 AskPart = Callable[[int], Awaitable[bytes]]  # asks the founder for a part of the mean
@@ -186,7 +186,7 @@ class AllReduce:
             return ()
         while self._attempt is attempt and len(attempt.shares) < len(attempt.parts) and (left_s := attempt.until_s - loop.time()) > 0:
             self._changed.clear()
-            await within(self._changed, left_s)
+            await wait_within(self._changed, left_s)
         if self._attempt is not attempt:
             raise EncodingError("a plan that is over")
         return tuple(sorted([await task for task in list(attempt.shares.values())], key=lambda share: share.key))
@@ -233,7 +233,7 @@ class AllReduce:
         until_s = loop.time() + timeout_s
         while not sums.is_whole and self._attempt is attempt and (left_s := until_s - loop.time()) > 0:
             self._changed.clear()
-            await within(self._changed, left_s)
+            await wait_within(self._changed, left_s)
         wrong = await off_loop(sums.values.size, lambda: self._wrong(sums, digests))
         if wrong and ask is None:
             raise Lacking(wrong)

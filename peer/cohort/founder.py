@@ -28,7 +28,7 @@ from manta_swarm.protocol.rosters import Durations, Timetable, claim_bytes, fits
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import off_loop, within
+from manta_swarm.runtime.tasks import off_loop, wait_within
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 BAD_CLAIM = "its claim does not fit"
@@ -175,7 +175,7 @@ class FounderSession(CohortSession):
         """Take no more members; before that, wait for those who are expected, but not for long."""
         while self._is_open and self._expected - self._came and (left_ms := self._until_ms - self._service.now_ms()) > 0:
             self._asked.clear()
-            await within(self._asked, left_ms / 1000)
+            await wait_within(self._asked, left_ms / 1000)
         if self._is_open:
             self._is_open = False
             for key in self._expected - self._came:
@@ -435,7 +435,7 @@ class FounderSession(CohortSession):
             if left_ms <= 0:
                 return
             collection.changed.clear()
-            await within(collection.changed, left_ms / 1000)
+            await wait_within(collection.changed, left_ms / 1000)
 
     def _sift(self, collection: _Collection, own: _Gift) -> dict[PublicKey, _Gift]:
         """Return what is averaged, in the order of the keys; all others are left out from here on.
@@ -468,7 +468,7 @@ class FounderSession(CohortSession):
         self._others.clear()
 
     async def _until_over(self, collection: _Collection) -> None:
-        await within(collection.over, self._left_s + timeouts.HEADER_S + timeouts.BODY_S)
+        await wait_within(collection.over, self._left_s + timeouts.HEADER_S + timeouts.BODY_S)
 
     @property
     def _left_s(self) -> float:

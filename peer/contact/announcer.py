@@ -20,7 +20,7 @@ from manta_swarm.peer.cohort.cohort_membership import CohortMembership
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import together, within
+from manta_swarm.runtime.tasks import together, wait_within
 
 _REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
 _PERIODS_PUBLISHED = 6
@@ -148,7 +148,7 @@ class Announcer:
             with contextlib.suppress(MantaError):
                 await self._remember()
             known = self._reach.reachable is not Reachable.UNKNOWN
-            await within(self._again, timeouts.REACH_AGAIN_S[1] if known else timeouts.REACH_AGAIN_S[0])
+            await wait_within(self._again, timeouts.REACH_AGAIN_S[1] if known else timeouts.REACH_AGAIN_S[0])
 
     async def _show(self, reach: Reach) -> None:
         before, self._reach = self._reach, reach

@@ -17,7 +17,7 @@ from manta_swarm.peer.limits.kept import checked, keep_limits
 from manta_swarm.peer.limits.limits import Limits, listed, reasons
 from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import YOU, LiveStatus
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
     SEEKING: "it had not found its run yet",
@@ -85,7 +85,7 @@ class Limiter:
     async def watch(self) -> None:
         """Look at the computer again and again; ends when it is cancelled."""
         while True:
-            await within(self._told, timeouts.LOOK_AT_COMPUTER_S)
+            await wait_within(self._told, timeouts.LOOK_AT_COMPUTER_S)
             self._told.clear()
             async with self._turn:
                 await self._look()

@@ -40,7 +40,7 @@ from manta_swarm.protocol.records import Contribution, Header, InclusionPromise
 from manta_swarm.protocol.rounds import Phase, Sealed
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import soon_after, within
+from manta_swarm.runtime.tasks import soon_after, wait_within
 
 LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 
@@ -239,7 +239,7 @@ class Submitter:
         """Wait until it is time for another attempt, or a commit came; longer each time."""
         in_hand = self._in_hand
         assert in_hand is not None
-        await within(self._progress.changed, in_hand.pause_s)
+        await wait_within(self._progress.changed, in_hand.pause_s)
         in_hand.pause_s = min(2 * in_hand.pause_s, timeouts.HAND_IN_AGAIN_S[1])
 
     async def _alone(self, in_hand: InHand, sealed: Sealed) -> Attempt:

@@ -8,7 +8,7 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.states import States
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.runtime.tasks import unless, within
+from manta_swarm.runtime.tasks import unless_set, wait_within
 
 logger = logging.getLogger("manta.peer")
 
@@ -43,13 +43,13 @@ class CatchingUp:
         target = self._states.next_stop(machine.path, machine.held, commits.min_exponents)
         started_ms = now_ms()
         try:
-            mean = await unless(self._progress.leaving, self._states.reach(target, machine.held, commits.min_exponents))
+            mean = await unless_set(self._progress.leaving, self._states.reach(target, machine.held, commits.min_exponents))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             if target is not machine.missing:
                 return  # there is the newest one's state as well
             live_status.wait_for(f"somebody who has the state of round {target.round}")
-            await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
+            await wait_within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return
         if self._progress.leaving.is_set():
             return

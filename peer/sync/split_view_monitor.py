@@ -22,7 +22,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
 from manta_swarm.protocol.histories import Departure, Histories, departure
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import together, within
+from manta_swarm.runtime.tasks import together, wait_within
 
 _ASKED = 4  # neighbours that are asked for a commit, where the log's proof does not hold, and told of a proof against it
 _TIMEOUT_TIMES = 3  # looks at which a log may refuse a proof between heads that it has
@@ -88,7 +88,7 @@ class SplitViewMonitor:
             OtherHistory: the log has two histories, or does not prove that it has one; what shows it is kept.
         """
         while True:
-            await within(self._soon, max(timeouts.HEADS_S, self._neighbours.period_s))
+            await wait_within(self._soon, max(timeouts.HEADS_S, self._neighbours.period_s))
             self._soon.clear()
             if self._fault is not None:
                 raise self._fault

@@ -21,7 +21,7 @@ from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import unless
+from manta_swarm.runtime.tasks import unless_set
 
 _PUSHES = 2  # neighbours that are told of a commit, near ones and others
 _MAX_REQUEST_BYTES = 128
@@ -167,7 +167,7 @@ class CommitSubscriber:
                 # A log that was away may have its round open for longer than was known here: it is asked for that before it is waited for.
                 left_ms = max(0, round(self._progress.pace.left_ms(self._clock.now_ms()))) if knows_time else None
                 asked = self._progress.newest_round
-                told = await unless(self._woken, self._log.feed(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains))
+                told = await unless_set(self._woken, self._log.feed(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains))
                 if told is None:
                     self._woken.clear()
                     has_met, knows_time = False, False

@@ -17,7 +17,7 @@ from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.rounds import Phase, CommitRef
-from manta_swarm.runtime.tasks import unless, within
+from manta_swarm.runtime.tasks import unless_set, wait_within
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
 
@@ -68,8 +68,8 @@ class TrainingLoop:
         group = self._others.cohort_membership.group  # for all of this work, whatever it will be by its end
         cohort_session = asyncio.create_task(self._take_place(base, group))
         try:
-            if self._features.is_lease_only and not await unless(self._progress.changed, self._features.has_something_back(cohort_session)):
-                await within(self._progress.changed, _LEASE_AGAIN_S)
+            if self._features.is_lease_only and not await unless_set(self._progress.changed, self._features.has_something_back(cohort_session)):
+                await wait_within(self._progress.changed, _LEASE_AGAIN_S)
                 return
             done = await self._trainer.train(base, self._states.held, group.name, cohort_session)
         finally:
@@ -110,7 +110,7 @@ class TrainingLoop:
                 await self._progress.changed.wait()
                 continue
             left_ms = max(0, round(self._pace.left_ms(self._context.clock.now_ms())))
-            await within(self._progress.changed, timeouts.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
+            await wait_within(self._progress.changed, timeouts.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
             if not self._progress.changed.is_set():
                 self._context.live_status.add(samples_lost=self._machine.discard())
                 return False
@@ -121,13 +121,13 @@ class TrainingLoop:
         if self._trainer.has(base.state):
             return True
         try:
-            teacher = await unless(self._progress.leaving, self._states.teacher())
+            teacher = await unless_set(self._progress.leaving, self._states.teacher())
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
             self._context.live_status.wait_for(
                 f"somebody who has the teacher, the state of round {self._context.training_spec.plan.teacher_round}"
             )
-            await within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
+            await wait_within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
             return False
         if self._progress.leaving.is_set():
             return False

@@ -30,7 +30,7 @@ from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 _SLOTS = 32  # gradients under way for each worker: as many microbatches a fast one may be ahead of the slowest
 _REMEMBERED = 16  # microbatches
@@ -318,7 +318,7 @@ class ProcessPool:
             if post.ends == 1:
                 self.changes.note(f"{post} ended ({reason}); {again}, and the microbatch that it was at is done again")
             self._tell_of_trouble(reason)
-            await within(self._resumed, pause_s)
+            await wait_within(self._resumed, pause_s)
 
     async def _live(self, post: _Post) -> str:
         """Start a worker, and return when it has ended: why it did."""

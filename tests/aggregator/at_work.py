@@ -22,7 +22,7 @@ from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import Identity, PublicKey
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Clock, Made
 from tests.aggregator.real_run import CONFIG, OPERATOR, opened
@@ -110,7 +110,7 @@ class Aggregator:
         async with asyncio.timeout(60):
             while not condition():
                 self._told.clear()
-                await within(self._told, 0.01)
+                await wait_within(self._told, 0.01)
 
     async def round(self, number: int) -> None:
         """Return once a round is committed and told."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.runtime.tasks import together, unless, within
+from manta_swarm.runtime.tasks import together, unless_set, wait_within
 from tests.network.virtual_time import now, run_virtual
 
 
@@ -72,11 +72,11 @@ def test_of_what_runs_together_the_first_failure_ends_all_and_a_fault_of_the_pro
 def test_an_event_is_waited_for_but_not_for_ever() -> None:
     async def story() -> None:
         event = asyncio.Event()
-        await within(event, 3)
+        await wait_within(event, 3)
         assert now() == 3
-        await within(event, -1)
+        await wait_within(event, -1)
         asyncio.get_running_loop().call_later(1, event.set)
-        await within(event, 3)
+        await wait_within(event, 3)
         assert now() == 4
 
     alone(story)
@@ -85,13 +85,13 @@ def test_an_event_is_waited_for_but_not_for_ever() -> None:
 def test_work_is_done_unless_the_event_is_there_first() -> None:
     async def story() -> None:
         event = asyncio.Event()
-        assert await unless(event, after(1, "done")) == "done"
+        assert await unless_set(event, after(1, "done")) == "done"
         with pytest.raises(Unreachable):
-            await unless(event, after(1, Unreachable("away")))
+            await unless_set(event, after(1, Unreachable("away")))
         asyncio.get_running_loop().call_later(1, event.set)
-        assert await unless(event, after(9, "never")) is None
+        assert await unless_set(event, after(9, "never")) is None
         assert now() == 3
-        assert await unless(event, after(1, "never")) is None
+        assert await unless_set(event, after(1, "never")) is None
         assert now() == 3
 
     alone(story)
@@ -109,7 +109,7 @@ def test_work_that_is_cut_off_may_end_what_it_holds() -> None:
                 ended.append(now())
 
         asyncio.get_running_loop().call_later(1, event.set)
-        await unless(event, work())
+        await unless_set(event, work())
         assert ended == [2]
 
     alone(story)
@@ -117,7 +117,7 @@ def test_work_that_is_cut_off_may_end_what_it_holds() -> None:
 
 def test_who_waits_for_either_can_be_cancelled_itself() -> None:
     async def story() -> None:
-        waiting = asyncio.create_task(unless(asyncio.Event(), after(9, "never")))
+        waiting = asyncio.create_task(unless_set(asyncio.Event(), after(9, "never")))
         await asyncio.sleep(1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

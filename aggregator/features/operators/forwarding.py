@@ -22,7 +22,7 @@ from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 FORWARD = "operators-forward"
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
@@ -107,7 +107,7 @@ class Switch(Through):
                     answered = await self._answered(method, caller, request, another)
                 except Busy as error:  # all calls may be made again: whoever writes next is asked
                     while not another.is_set() and now_s() < until_s and self._contact.is_quorum():
-                        await within(another, _LOOK_S)
+                        await wait_within(another, _LOOK_S)
                     if not another.is_set():
                         raise AskAnother(str(error)) if not self._contact.is_quorum() else Busy(f"{error}: try again") from error
                 else:

@@ -39,7 +39,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Verdict
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 BEAT_S = 1.0
 _AGAIN_S = (0.2, 2.0)  # first and longest pause until an operator that did not answer is asked again
@@ -328,7 +328,7 @@ class Leader:
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)
                 if told == self._told:
-                    await within(feed, BEAT_S)
+                    await wait_within(feed, BEAT_S)
 
         async with asyncio.TaskGroup() as tasks:
             for key in own_operator.others:

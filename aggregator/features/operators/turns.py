@@ -21,7 +21,7 @@ from manta_swarm.aggregator.status import AmongOperators
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import peer_name
-from manta_swarm.runtime.tasks import together, within
+from manta_swarm.runtime.tasks import together, wait_within
 
 _LOOK_S = 1.0  # between two looks at who is heard
 
@@ -222,7 +222,7 @@ class Turns(Feature):
             self._another.clear()
             heard = self.service.leader
             await self._own_operator.verdicts.hand_on(None if self.writing is not None or heard is None else heard.ballot)
-            await within(self._another, AGAIN_S)
+            await wait_within(self._another, AGAIN_S)
 
     async def _hear_leaders(self) -> None:
         """Take note of who else writes, until this is cancelled."""

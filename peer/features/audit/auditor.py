@@ -41,7 +41,7 @@ from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import AuditRules, Verdict
 from manta_swarm.runtime.child import ChildLost
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 from manta_swarm.runtime.turns import Turns
 
 AGAIN_S = 10.0  # until the log is asked again
@@ -166,7 +166,7 @@ class Auditor:
                 round_ = self._host.newest_round
                 has_done = await self.do_one(await self.assignments())
                 if self._host.newest_round == round_ and not has_done and not self._is_over:
-                    await within(self._turns.changed, AGAIN_S)
+                    await wait_within(self._turns.changed, AGAIN_S)
         finally:
             await self._turns.release()
 

@@ -36,7 +36,7 @@ from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile, DamagedFile
 from manta_swarm.runtime.disk import disk_errors
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 
 FOLDER = "open"
 AGAIN_S = 30.0  # until it is asked again what is wanted, where no round is committed meanwhile
@@ -166,7 +166,7 @@ class Bringing:
 
     async def pause(self) -> None:
         """Return once there may be something else to bring."""
-        await within(self._changed, AGAIN_S)
+        await wait_within(self._changed, AGAIN_S)
         self._changed.clear()
 
     async def bring_all(self) -> bool:

@@ -23,7 +23,7 @@ from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer,
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.child import ChildLost
-from manta_swarm.runtime.tasks import within
+from manta_swarm.runtime.tasks import wait_within
 from manta_swarm.runtime.turns import Turns
 
 MAX_OPEN = 8  # questions that wait, or are measured
@@ -157,7 +157,7 @@ class EvaluationService:
             return pack(found)
         job = found
         job.asked_s = asyncio.get_running_loop().time()
-        await within(job.done, timeouts.EVALUATION_HELD_S)
+        await wait_within(job.done, timeouts.EVALUATION_HELD_S)
         return pack(job.word or EvaluationWord(int(Fate.HELD), "", 0, ()))
 
     def _taken(self, caller: PublicKey, question: Question) -> "_Job | EvaluationWord":
@@ -241,10 +241,10 @@ class EvaluationService:
                     await self._do(job)
                     continue
                 if self._turns.may_work:
-                    await within(self._changed, IDLE_S)
+                    await wait_within(self._changed, IDLE_S)
                 if not self._turns.may_work or not self._changed.is_set():
                     await self._turns.release()
-                    await within(self._changed, KEPT_S)
+                    await wait_within(self._changed, KEPT_S)
                 if not self._changed.is_set():
                     self._states.clear()
                     self._answered.clear()

@@ -20,7 +20,7 @@ from manta_swarm.protocol.rosters import Durations, outliers
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import off_loop, within
+from manta_swarm.runtime.tasks import off_loop, wait_within
 
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 LEFT_OUT = "the log does not take this claim: its key's work on this base is in already, perhaps by another way"
@@ -162,14 +162,14 @@ class LeaseSession(CohortSession):
         """Return whether anything came back, once something did, or nothing is waited for any more."""
         while not self._gifts and (self._lingers or self._checking) and (left_ms := self._leases.due_ms - self._clock.now_ms()) > 0:
             self._changed.clear()
-            await within(self._changed, left_ms / 1000)
+            await wait_within(self._changed, left_ms / 1000)
         return bool(self._gifts)
 
     async def _lingered(self) -> None:
         """Wait until all is due, as long as this cohort session lingers."""
         while self._lingers and (left_ms := self._leases.due_ms - self._clock.now_ms()) > 0:
             self._changed.clear()
-            await within(self._changed, left_ms / 1000)
+            await wait_within(self._changed, left_ms / 1000)
 
     async def _all_back(self) -> None:
         """Wait for all leases that are out, until they were due; for what came back by then a little longer."""
@@ -178,7 +178,7 @@ class LeaseSession(CohortSession):
             if left_ms <= 0:
                 return
             self._changed.clear()
-            await within(self._changed, left_ms / 1000)
+            await wait_within(self._changed, left_ms / 1000)
 
     def _sifted(self, own: Gift, norms: dict[PublicKey, float]) -> dict[PublicKey, Gift]:
         """Return what is averaged, in the order of the keys; the others are lost, and are told so."""

@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 
 from manta_swarm.network import timeouts
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.runtime.tasks import unless
+from manta_swarm.runtime.tasks import unless_set
 
 PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 
@@ -55,7 +55,7 @@ class Try(ABC):
     async def _bounded(self, part: bytes, size: int) -> bytes:
         try:
             async with asyncio.timeout(timeouts.VIEWS_EXCHANGE_S):
-                swapped = await unless(self.over, self.swap(part, size))
+                swapped = await unless_set(self.over, self.swap(part, size))
         except TimeoutError:
             raise Unreachable(f"the other site said nothing for {timeouts.VIEWS_EXCHANGE_S:g} s") from None
         if swapped is None:

@@ -31,7 +31,7 @@ from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.recipe import MAX_PERCENT
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.runtime.tasks import unless
+from manta_swarm.runtime.tasks import unless_set
 
 if TYPE_CHECKING:
     pass
@@ -355,7 +355,7 @@ class SitePool(SingleWorker):
             attempt.asked += 1
             attempt.taken.put_nowait(exchange.data)
             async with asyncio.timeout(timeouts.VIEWS_EXCHANGE_S):
-                given = await unless(attempt.over, attempt.given.get())
+                given = await unless_set(attempt.over, attempt.given.get())
         except TimeoutError:
             raise Unreachable(f"nothing to give within {timeouts.VIEWS_EXCHANGE_S:g} s") from None
         except (asyncio.CancelledError, EncodingError):
