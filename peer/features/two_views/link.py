@@ -13,7 +13,7 @@ PART_BYTES = 1024 * 1024  # of what goes either way in one exchange
 GAVE_UP = "the other site gave the microbatch up"
 
 
-class Try(ABC):
+class Attempt(ABC):
     """One try at a microbatch, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
 
     is_first = False
@@ -64,7 +64,7 @@ class Try(ABC):
         return swapped
 
 
-class FollowingTry(Try):
+class FollowingAttempt(Attempt):
     """The right site's, which is called."""
 
     def __init__(self, identity: bytes) -> None:
@@ -75,7 +75,7 @@ class FollowingTry(Try):
         self.taken: asyncio.Queue[bytes] = asyncio.Queue(1)  # ... and for it
 
     async def swap(self, part: bytes, size: int) -> bytes:
-        """See ``Try``."""
+        """See ``Attempt``."""
         del size
         await self.given.put(part)
         return await self.taken.get()

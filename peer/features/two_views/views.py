@@ -20,7 +20,7 @@ from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import timeouts
-from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingTry, Try
+from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, FollowingAttempt, Attempt
 from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.peer.workers.pool import Done, SingleWorker, WorkerLost
@@ -106,7 +106,7 @@ class Traffic:
     bytes_received: int = 0
 
 
-class _LeadingTry(Try):
+class _LeadingAttempt(Attempt):
     """The left site's, which makes the calls."""
 
     is_first = True
@@ -118,7 +118,7 @@ class _LeadingTry(Try):
         self._partner = partner
 
     async def swap(self, part: bytes, size: int) -> bytes:
-        """See ``Try``."""
+        """See ``Attempt``."""
         request = pack(Exchange(self.id, self.place, part))
         return await self._near.call_cohort_peer(self._partner, EXCHANGE, request, timeout_s=timeouts.VIEWS_EXCHANGE_S, largest=size)
 
@@ -144,7 +144,7 @@ class SitePool(SingleWorker):
         self._near: Near | None = None
         self._partner = Partner(site, dataset, manifest.data_digest, self.changes)
         self._turn = asyncio.Lock()  # the left site's: who has it leads a microbatch
-        self._try: Try | None = None
+        self._try: Attempt | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._awaited: dict[int, asyncio.Future[MicrobatchResult]] = {}  # the right site's own microbatches, by index
         self._weights = b""
@@ -259,7 +259,7 @@ class SitePool(SingleWorker):
         if partner is None:
             raise Unreachable("the other site is away")
         begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(microbatch))
-        attempt = _LeadingTry(begin.id, near, partner)
+        attempt = _LeadingAttempt(begin.id, near, partner)
         await self._begin(partner, begin)
         self._try = attempt
         try:
@@ -321,13 +321,13 @@ class SitePool(SingleWorker):
             return str(error).encode()
         if self._try is not None:
             self._try.end("the other site begins another microbatch")
-        attempt = self._try = FollowingTry(begin.id)
+        attempt = self._try = FollowingAttempt(begin.id)
         following = asyncio.create_task(self._follow(attempt, microbatch))
         self._following.add(following)
         following.add_done_callback(self._following.discard)
         return b""
 
-    async def _follow(self, attempt: Try, microbatch: Microbatch) -> None:
+    async def _follow(self, attempt: Attempt, microbatch: Microbatch) -> None:
         is_own = microbatch.key == self._cohort_peers().key
         try:
             result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=is_own)
@@ -347,7 +347,7 @@ class SitePool(SingleWorker):
 
     async def _on_exchange(self, caller: PublicKey, request: bytes) -> bytes:
         exchange, attempt = unpack(Exchange, request, max_bytes=MAX_PART_BYTES), self._try
-        if caller != self._partner.key or not isinstance(attempt, FollowingTry) or exchange.id != attempt.id:
+        if caller != self._partner.key or not isinstance(attempt, FollowingAttempt) or exchange.id != attempt.id:
             raise Unreachable(GAVE_UP)
         try:
             if exchange.place != attempt.asked:
@@ -400,7 +400,7 @@ class SitePool(SingleWorker):
         except TimeoutError:
             raise NotYet("it is at other weights") from None
 
-    def _count(self, attempt: Try, microbatch: Microbatch) -> None:
+    def _count(self, attempt: Attempt, microbatch: Microbatch) -> None:
         is_own = microbatch.key == self._cohort_peers().key
         if is_own:
             self._partner.trained()
