@@ -16,7 +16,7 @@ from manta_swarm.codec.residuals import DIGEST_BYTES, PART_VALUES, near_mean, pa
 from manta_swarm.network import timeouts
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
 from manta_swarm.network.links import Links
-from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, Share, VectorSummary
+from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, PartReport, VectorSummary
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.runtime.tasks import off_loop, wait_within
@@ -106,7 +106,7 @@ class _Attempt:
     tag: bytes
     until_s: float
     parts: dict[bytes, _Filling] = field(default_factory=dict)  # of the members' vectors, where this peer is an owner
-    shares: dict[bytes, "asyncio.Task[Share]"] = field(default_factory=dict)
+    shares: dict[bytes, "asyncio.Task[PartReport]"] = field(default_factory=dict)
     sums: dict[int, _Filling] = field(default_factory=dict)  # by turn, the newest last
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -158,7 +158,7 @@ class AllReduce:
 
     # What the founder says.
 
-    async def follow(self, plan: Plan) -> tuple[Share, ...]:
+    async def follow(self, plan: Plan) -> tuple[PartReport, ...]:
         """Send this peer's vector to the owners; return what came to this one, if it is an owner.
 
         Raises:
@@ -346,9 +346,9 @@ class AllReduce:
                     attempt.shares[sender] = asyncio.create_task(self._share(sender, filling.values))
                 self._changed.set()
 
-    async def _share(self, sender: bytes, values: Vector) -> Share:
+    async def _share(self, sender: bytes, values: Vector) -> PartReport:
         digests = part_digests if self._is_audited else lambda _: b""
-        return await off_loop(values.size, lambda: Share(sender, digests(values), squared_norms(values)))
+        return await off_loop(values.size, lambda: PartReport(sender, digests(values), squared_norms(values)))
 
 
 def norm_of(vector: VectorSummary) -> float:
@@ -358,7 +358,7 @@ def norm_of(vector: VectorSummary) -> float:
         return float(np.sqrt(norms.sum()))
 
 
-def is_same(share: Share, vector: VectorSummary, first_part: int, *, is_audited: bool) -> bool:
+def is_same(share: PartReport, vector: VectorSummary, first_part: int, *, is_audited: bool) -> bool:
     """Return whether an owner got what the member said that it has, from that part on; see ``AllReduce``."""
     count = len(share.norms) // NORM_BYTES
     digests = vector.digests[first_part * DIGEST_BYTES : (first_part + count) * DIGEST_BYTES] if is_audited else b""

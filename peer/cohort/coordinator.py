@@ -25,7 +25,7 @@ from manta_swarm.peer.cohort.messages import (
     AddAnswer,
     Plan,
     PlanAnswer,
-    Share,
+    PartReport,
     VectorSummary,
 )
 from manta_swarm.peer.cohort.cohort_session import Service
@@ -169,7 +169,7 @@ class Coordinator:
         timeout_s = budget_s + timeouts.NEAR_S
         return await self._service.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
 
-    def _check(self, plan: Plan, own: Sequence[Share], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
+    def _check(self, plan: Plan, own: Sequence[PartReport], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
         """Compare what the owners got with what the members said; as ``_carry_out``."""
         here = {share.key: share for share in own}
         first = self._reducing.owned(plan, self._key).start

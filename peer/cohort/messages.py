@@ -146,7 +146,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartReport:
     """What came of one member's vector to an owner, whole: the norms of its parts, and their digests in an audited run."""
 
     key: bytes
@@ -165,7 +165,7 @@ class Share:
 class PlanAnswer:
     """What an owner got; of anybody else nothing."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[PartReport, ...]
 
     def __post_init__(self) -> None:
         _check_keys(tuple(share.key for share in self.shares))

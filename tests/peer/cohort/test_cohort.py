@@ -45,7 +45,7 @@ from manta_swarm.peer.cohort.messages import (
     Place,
     Plan,
     PlanAnswer,
-    Share,
+    PartReport,
     VectorSummary,
     Word,
 )
@@ -1138,7 +1138,7 @@ messages: list[Any] = [
     GiveAnswer(b"", 0, "too late", 0),
     Word((), "too late"),
     Plan(b"b" * 32, 1, 1, 10, (b"k" * 32,), (b"j" * 32, b"k" * 32)),
-    PlanAnswer((Share(b"k" * 32, b"d" * 32, b"n" * 8),)),
+    PlanAnswer((PartReport(b"k" * 32, b"d" * 32, b"n" * 8),)),
     Add(b"b" * 32, 1, 1, 3, (b"k" * 32,), (16,), (b"k" * 32,)),
     AddAnswer(b"d" * 64),
     AskSum(b"b" * 32, 1, 3, 7),
