@@ -34,7 +34,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
-from manta_swarm.peer.train.shift import Shift
+from manta_swarm.peer.train.shift import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerPool
@@ -101,7 +101,7 @@ async def timed(
     cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
     cohort_session.set_result(CohortSession(_KEY))  # type: ignore[arg-type]
     progress = Progress(Counting(), Promises(Counting()), Pace())  # type: ignore[arg-type]
-    shift = Shift(InTurn(microbatches, samples, asked), first, accumulator, pool, progress, cohort_session, InTurn)
+    shift = StepRunner(InTurn(microbatches, samples, asked), first, accumulator, pool, progress, cohort_session, InTurn)
     telling = asyncio.create_task(told(pool, shift))
     started_s, started_cpu_s = time.perf_counter(), cpu_s(pool)
     await shift.run()
@@ -109,7 +109,7 @@ async def timed(
     return Taken(time.perf_counter() - started_s, cpu_s(pool) - started_cpu_s), accumulator
 
 
-async def told(pool: WorkerPool, shift: Shift) -> None:
+async def told(pool: WorkerPool, shift: StepRunner) -> None:
     """Tell a shift of what happens at its worker pool, until this is cancelled."""
     while True:
         for line in await pool.changes.next():

@@ -51,7 +51,7 @@ class MayStart(Protocol):
         """Return whether a worker is to start another microbatch of a step, which has so many and ends then as its cohort says."""
 
 
-class Shift:
+class StepRunner:
     """One local step's microbatches on a worker pool."""
 
     def __init__(

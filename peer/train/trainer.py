@@ -18,7 +18,7 @@ from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_di
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.train.shift import Shift
+from manta_swarm.peer.train.shift import StepRunner
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
@@ -76,7 +76,7 @@ class LocalTrainer:
         self._timing = timing
         self._sizing = sizing
         self._training_spec = context.training_spec
-        self._shift: Shift | None = None  # under way
+        self._shift: StepRunner | None = None  # under way
         self._loaded: bytes | None = None  # digest of the state that the worker pool has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
@@ -138,7 +138,7 @@ class LocalTrainer:
                 self._loaded = None
                 await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            shift = self._shift = Shift(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
+            shift = self._shift = StepRunner(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
             try:
                 await shift.run()
             finally:

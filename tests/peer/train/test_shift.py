@@ -12,7 +12,7 @@ from torch import Tensor
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.cohort.cohort import CohortSession
-from manta_swarm.peer.train.shift import Shift
+from manta_swarm.peer.train.shift import StepRunner
 from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
@@ -128,7 +128,7 @@ class Scene:
     machine: RoundMachine
     pace: Pace
     cohort_session: "asyncio.Future[CohortSession]"
-    shift: Shift
+    shift: StepRunner
     timing: "Timing"
 
     async def at(self, **indices: int) -> None:
@@ -137,7 +137,7 @@ class Scene:
         await until(lambda: self.pool.indices() == wanted)
 
 
-async def follow(pool: HeldPool, shift: Shift) -> None:
+async def follow(pool: HeldPool, shift: StepRunner) -> None:
     """Tell the shift of what happens at the worker pool, as a session does."""
     while True:
         await pool.changes.next()
@@ -157,7 +157,7 @@ def play(
             cohort_session.set_result(CohortSession(PEER.public_key))
 
         timing = Timing(microbatches)
-        shift = Shift(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
+        shift = StepRunner(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
         scene = Scene(pool, accumulator, machine, pace, cohort_session, shift, timing)
         running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(pool, shift))
         async with asyncio.timeout(60):

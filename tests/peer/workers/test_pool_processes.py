@@ -24,7 +24,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import CohortSession
-from manta_swarm.peer.train.shift import Shift
+from manta_swarm.peer.train.shift import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
@@ -87,7 +87,7 @@ async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awai
     )
     cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
     cohort_session.set_result(CohortSession(PEER.public_key))
-    shift = Shift(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), cohort_session, Unhurried())
+    shift = StepRunner(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), cohort_session, Unhurried())
     shifts.append(shift)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(shift.run())
@@ -99,7 +99,7 @@ async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awai
 
 
 lines: list[str] = []  # what a person would have read
-shifts: list[Shift] = []  # under way
+shifts: list[StepRunner] = []  # under way
 
 
 async def told(pool: WorkerPool) -> None:
