@@ -18,7 +18,7 @@ from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_di
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.train.shift import StepRunner
+from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
@@ -31,7 +31,7 @@ logger = logging.getLogger("manta.peer")
 
 @dataclass(frozen=True, slots=True)
 class StepMicrobatches:
-    """The microbatches of one local step of a work. Implements ``peer.train.shift.Microbatches``."""
+    """The microbatches of one local step of a work. Implements ``peer.train.step_runner.Microbatches``."""
 
     context: RunContext
     work: Work
@@ -76,7 +76,7 @@ class LocalTrainer:
         self._timing = timing
         self._sizing = sizing
         self._training_spec = context.training_spec
-        self._shift: StepRunner | None = None  # under way
+        self._step_runner: StepRunner | None = None  # under way
         self._loaded: bytes | None = None  # digest of the state that the worker pool has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
@@ -84,8 +84,8 @@ class LocalTrainer:
 
     def look_again(self) -> None:
         """What decides whether microbatches are started has changed."""
-        if self._shift is not None:
-            self._shift.look_again()
+        if self._step_runner is not None:
+            self._step_runner.look_again()
 
     def take_dropped(self) -> int:
         """Return how many samples were trained too late to be of use since this was asked last."""
@@ -138,13 +138,13 @@ class LocalTrainer:
                 self._loaded = None
                 await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            shift = self._shift = StepRunner(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
+            step_runner = self._step_runner = StepRunner(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
             try:
-                await shift.run()
+                await step_runner.run()
             finally:
-                self._shift = None
-                self._samples_dropped += shift.samples_dropped
-            index = shift.next_index
+                self._step_runner = None
+                self._samples_dropped += step_runner.samples_dropped
+            index = step_runner.next_index
             if not accumulator.step_microbatches:
                 return None
             if local is not None:

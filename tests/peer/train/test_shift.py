@@ -12,7 +12,7 @@ from torch import Tensor
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.cohort.cohort import CohortSession
-from manta_swarm.peer.train.shift import StepRunner
+from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
@@ -98,7 +98,7 @@ class HeldPool:
 
 @dataclass
 class InTurn:
-    """The microbatches of one step, of one architecture and the other in turn. Implements ``peer.train.shift.Microbatches``."""
+    """The microbatches of one step, of one architecture and the other in turn. Implements ``peer.train.step_runner.Microbatches``."""
 
     most: int
     step: int = 0
@@ -128,7 +128,7 @@ class Scene:
     machine: RoundMachine
     pace: Pace
     cohort_session: "asyncio.Future[CohortSession]"
-    shift: StepRunner
+    step_runner: StepRunner
     timing: "Timing"
 
     async def at(self, **indices: int) -> None:
@@ -137,11 +137,11 @@ class Scene:
         await until(lambda: self.pool.indices() == wanted)
 
 
-async def follow(pool: HeldPool, shift: StepRunner) -> None:
+async def follow(pool: HeldPool, step_runner: StepRunner) -> None:
     """Tell the shift of what happens at the worker pool, as a session does."""
     while True:
         await pool.changes.next()
-        shift.look_again()
+        step_runner.look_again()
 
 
 def play(
@@ -157,9 +157,9 @@ def play(
             cohort_session.set_result(CohortSession(PEER.public_key))
 
         timing = Timing(microbatches)
-        shift = StepRunner(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
-        scene = Scene(pool, accumulator, machine, pace, cohort_session, shift, timing)
-        running, following = asyncio.create_task(shift.run()), asyncio.create_task(follow(pool, shift))
+        step_runner = StepRunner(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
+        scene = Scene(pool, accumulator, machine, pace, cohort_session, step_runner, timing)
+        running, following = asyncio.create_task(step_runner.run()), asyncio.create_task(follow(pool, step_runner))
         async with asyncio.timeout(60):
             try:
                 await story(scene)
@@ -200,7 +200,7 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
     assert np.array_equal(scene.accumulator.gradient(), alone.gradient())
     assert scene.accumulator.claimed(bytes(32)) == alone.claimed(bytes(32))
     assert scene.machine.samples == scene.accumulator.samples == 5 * MICROBATCH
-    assert scene.shift.next_index == 5
+    assert scene.step_runner.next_index == 5
 
 
 def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
@@ -233,7 +233,7 @@ def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_
     scene = play(story, workers=1, microbatches=2)
     assert scene.pool.released == [5, 6]
     assert scene.machine.samples == scene.accumulator.samples == 2 * MICROBATCH
-    assert scene.shift.next_index == 7
+    assert scene.step_runner.next_index == 7
 
 
 def test_it_is_given_up_where_microbatch_after_microbatch_needs_samples_that_are_not_here() -> None:
