@@ -22,7 +22,7 @@ from manta_swarm.network.rates import CallRates
 from manta_swarm.network.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from manta_swarm.network.traffic import PIECE_BYTES, Flow, Traffic
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.runtime.in_flight import Call, Calls, Turns
+from manta_swarm.runtime.in_flight import Call, Calls, OutboundLimit
 
 MIN_REQUEST_BYTES = LARGE_BYTES
 MAX_STREAMS_IN_ALL = 256  # that others may have open to us, and a quarter of the files that this process may have open
@@ -65,7 +65,7 @@ class Streams:
         self._connections: set[asyncio.Task[None]] = set()
         self._untaken: set[asyncio.Task[Any]] = set()  # of those that answer: whose answer is on its way
         self.calls = Calls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=timeouts.STREAM_IDLE_S)
-        self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
+        self._outbound = OutboundLimit(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
         """Answer the calls of ``name``; ``answer`` gets the authenticated caller, and is cancelled when that hangs up."""
@@ -100,7 +100,7 @@ class Streams:
             Unreachable: there is no connection, and none may be opened.
         """
         opening = p2pd_pb2.StreamOpenRequest(peer=peer.to_bytes(), proto=[name])
-        async with self._turns.turn(peer.to_bytes()):
+        async with self._outbound.turn(peer.to_bytes()):
             await self._dialling.open(peer.to_bytes())
             _, reader, writer = await ask(self._p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
             try:

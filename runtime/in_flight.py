@@ -395,7 +395,7 @@ class Calls(InFlight[Call]):
                 self._standing.popitem(last=False)
 
 
-class Turns:
+class OutboundLimit:
     """How many calls this node has open, at one other node and in all; the rest wait, so that an honest caller is never refused."""
 
     def __init__(self, *, total: int, each: int) -> None:

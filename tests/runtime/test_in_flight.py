@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import manta_swarm.runtime.in_flight
-from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S, Call, Calls, Turns
+from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S, Call, Calls, OutboundLimit
 from tests.clocks import ManualClock
 from tests.network.nodes import run, until
 
@@ -319,7 +319,7 @@ def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: l
 @pytest.mark.parametrize(("total", "each", "expected"), [(10, 2, {b"a": 2, b"b": 2}), (3, 2, {b"a": 2, b"b": 1}), (3, 5, {b"a": 3})])
 def test_our_own_calls_wait_for_their_turn(total: int, each: int, expected: dict[bytes, int]) -> None:
     async def whole() -> None:
-        turns, open_, go_on = Turns(total=total, each=each), Counter[bytes](), asyncio.Event()
+        turns, open_, go_on = OutboundLimit(total=total, each=each), Counter[bytes](), asyncio.Event()
 
         async def call(key: bytes) -> None:
             async with turns.turn(key):
