@@ -1,6 +1,6 @@
 """Who has rounds committed to the log: a lone operator does it itself, from its start to its end.
 
-Several operators take turns (``aggregator.features.operators.turns``).
+Several operators take turns (``aggregator.features.operators.leadership``).
 """
 
 import asyncio

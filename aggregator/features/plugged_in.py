@@ -6,7 +6,7 @@ from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.fronts.fronts import Fronts
-from manta_swarm.aggregator.features.operators.turns import among_others
+from manta_swarm.aggregator.features.operators.leadership import among_others
 from manta_swarm.aggregator.features.sidecars.auditor import Auditor
 from manta_swarm.aggregator.features.sidecars.gateway import Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning

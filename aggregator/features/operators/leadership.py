@@ -28,7 +28,7 @@ _LOOK_S = 1.0  # between two looks at who is heard
 logger = logging.getLogger("manta.operators")
 
 
-class Turns(Feature):
+class Leadership(Feature):
     """One operator's."""
 
     def __init__(self, context: RunContext, own_operator: OwnOperator, lease: Lease, contact: Contact) -> None:
@@ -236,7 +236,7 @@ class Turns(Feature):
                 self._changed()
 
 
-def among_others(context: RunContext, etcd: Sequence[str]) -> Turns:
+def among_others(context: RunContext, etcd: Sequence[str]) -> Leadership:
     """Return an operator's place among the others of the run, with the addresses of the etcd that says whose turn it is.
 
     Raises:
@@ -246,4 +246,4 @@ def among_others(context: RunContext, etcd: Sequence[str]) -> Turns:
     context.guard.check_newest()
     run = context.ledger.run
     lease = Lease(Etcd(etcd), run, context.key)
-    return Turns(context, OwnOperator(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))
+    return Leadership(context, OwnOperator(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))
