@@ -19,7 +19,7 @@ class Closed(Protocol):
 Process = TypeVar("Process", bound=Closed)
 
 
-class Turns(Generic[Process]):
+class PausedProcess(Generic[Process]):
     """One process's, which is there only while it has something to do."""
 
     def __init__(self, start: Callable[[], Awaitable[Process]]) -> None:

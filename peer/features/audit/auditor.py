@@ -42,7 +42,7 @@ from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import AuditRules, Verdict
 from manta_swarm.runtime.child import ChildLost
 from manta_swarm.runtime.tasks import wait_within
-from manta_swarm.runtime.turns import Turns
+from manta_swarm.runtime.turns import PausedProcess
 
 AGAIN_S = 10.0  # until the log is asked again
 LAST_S = 60.0  # once the run is over, for a log that does not answer any more
@@ -119,7 +119,7 @@ class Auditor:
         self._live_status = context.live_status
         self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
-        self._turns = Turns(self._start)
+        self._turns = PausedProcess(self._start)
         self._open: dict[bytes, _Open] = {}  # by contribution
         self._began_s = 0.0
         self._deaths = 0

@@ -24,7 +24,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.child import ChildLost
 from manta_swarm.runtime.tasks import wait_within
-from manta_swarm.runtime.turns import Turns
+from manta_swarm.runtime.turns import PausedProcess
 
 MAX_OPEN = 8  # questions that wait, or are measured
 MAX_ANSWERED = 16  # answers that are kept in case they are asked for again
@@ -110,7 +110,7 @@ class EvaluationService:
         self._identity = identity
         self._subject = subject
         self._host = host
-        self._turns = Turns(host.start)
+        self._turns = PausedProcess(host.start)
         self._refusal = subject.refusal
         self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
         self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
