@@ -9,7 +9,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from manta_swarm.aggregator.commit.keeper import Event, LoneKeeper
+from manta_swarm.aggregator.commit.committer import Event, LoneCommitter
 from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
@@ -56,11 +56,11 @@ class Session:
         self._said = _said_once(context)
         self._idle = context.limits.closing(context.manifest), Faults(context.clock)  # what is seen where another operator writes
         self.stopping = Stopping(signed.run, self)
-        self._keeper = next((one.keeper for one in features if one.keeper is not None), None) or LoneKeeper(context)
+        self._committer = next((one.committer for one in features if one.committer is not None), None) or LoneCommitter(context)
         self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
         self._heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
-        self._feed = FeedService(context.endpoint, context.log, self._keeper, context.weights, context.clock)
+        self._feed = FeedService(context.endpoint, context.log, self._committer, context.weights, context.clock)
 
     async def serve(self, told: "asyncio.Future[None]") -> None:
         """Serve the run until ``told`` is done, or there is word to stop.
@@ -83,7 +83,7 @@ class Session:
                 self._heads.watch(),
                 self._evaluate(),
                 self._node.watch_daemon(),
-                self._keeper.keep(),
+                self._committer.keep(),
                 self._hear(),
                 look.look_on(self),
                 self._announcing.keep(),
@@ -96,7 +96,7 @@ class Session:
             finally:
                 await _end(sidecars)  # what these have is handed in, while the log still takes it
                 await _end(others)
-                await self._keeper.close()
+                await self._committer.close()
                 await self.context.waiting.close()
                 look.show(self)
             is_over = self.stopping.shutdown_notice is not None and self.stopping.shutdown_notice.is_over
@@ -106,7 +106,7 @@ class Session:
     async def _open(self) -> None:
         """Answer peers from now on; what they hand in is taken once the guard is lifted, by the operator whose turn it is to write."""
         endpoint, signed = self.context.endpoint, self.context.opened.signed
-        await self._keeper.start()
+        await self._committer.start()
         await self.context.blob_store.serve(endpoint)
         await serve_manifest(endpoint, signed)
         await serve_pings(endpoint)
@@ -121,7 +121,7 @@ class Session:
     async def _hear(self) -> None:
         """Pass on what happens to the log, until this is cancelled."""
         while True:
-            if await self._keeper.next_event() is Event.COMMITTED:
+            if await self._committer.next_event() is Event.COMMITTED:
                 self._committed()
             else:
                 self._feed.committed()
@@ -133,7 +133,7 @@ class Session:
         self._feed.committed()
         self._announcing.committed()
         for feature in self.features:
-            feature.on_committed(is_leader=self._keeper.writing is not None)
+            feature.on_committed(is_leader=self._committer.writing is not None)
         self.context.settling.look()
         if ledger.manifest.is_audited and ledger.settled:
             self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
@@ -173,10 +173,10 @@ class Session:
             Unreachable: this one's turn to write ended meanwhile.
             StorageError: the disk failed.
         """
-        if self._keeper.writing is None:
-            leader = self._keeper.leader
+        if self._committer.writing is None:
+            leader = self._committer.leader
             raise LedgerError("no operator writes now: try again" if leader is None else f"operator {leader} writes now: type it there")
-        await self._keeper.writing.admissions.revoke(what, target)
+        await self._committer.writing.admissions.revoke(what, target)
 
     # Its end.
 
@@ -204,7 +204,7 @@ class Session:
 
     async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
         """Before the end for good: take nothing more, and commit what has an inclusion promise; return what ended the program before that."""
-        writing = self._keeper.writing
+        writing = self._committer.writing
         if writing is None:
             return set()  # another operator has promised it
         writing.intake.take_no_more()
@@ -244,12 +244,12 @@ class Session:
         """The open round, as far as it is closed here; None: the run is finished."""
         if self.context.ledger.finished:
             return None
-        return self._idle[0] if self._keeper.writing is None else self._keeper.writing.closing
+        return self._idle[0] if self._committer.writing is None else self._committer.writing.closing
 
     @property
     def faults(self) -> Faults:
         """What was refused here."""
-        return self._idle[1] if self._keeper.writing is None else self._keeper.writing.intake.faults
+        return self._idle[1] if self._committer.writing is None else self._committer.writing.intake.faults
 
     @property
     def traffic(self) -> Traffic:

@@ -6,7 +6,7 @@ class alone; a feature is made of the run's context.
 
 from collections.abc import Mapping, Sequence
 
-from manta_swarm.aggregator.commit.keeper import Keeper
+from manta_swarm.aggregator.commit.committer import Committer
 
 
 class Feature:
@@ -15,7 +15,7 @@ class Feature:
     is_sidecar = False  # a peer of the run in a process of its own: it ends first, while the log still takes what it hands in
 
     @property
-    def keeper(self) -> Keeper | None:
+    def committer(self) -> Committer | None:
         """What has rounds committed here in the place of a lone operator; None: this feature has nothing to do with that."""
         return None
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manta_swarm.aggregator.commit.keeper import Event, Keeper
+from manta_swarm.aggregator.commit.committer import Event, Committer
 from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.feature import Feature
@@ -53,13 +53,13 @@ class Leadership(Feature):
         self._another = asyncio.Event()  # writes
 
     @property
-    def keeper(self) -> Keeper:
+    def committer(self) -> Committer:
         """See ``Feature``."""
         return self
 
     @property
     def leader(self) -> str | None:
-        """See ``Keeper``."""
+        """See ``Committer``."""
         return self.position().leader
 
     def status(self) -> Mapping[str, object]:

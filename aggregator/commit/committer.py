@@ -20,7 +20,7 @@ class Event(Enum):
     COMMITTED = "committed"  # the log has a new round, or the settlement
 
 
-class Keeper(Protocol):
+class Committer(Protocol):
     """Has rounds committed to a run's log, by this operator or by others."""
 
     @property
@@ -55,7 +55,7 @@ class Keeper(Protocol):
         """Take nothing more, and finish what is being written."""
 
 
-class LoneKeeper:
+class LoneCommitter:
     """That of an operator without others."""
 
     def __init__(self, context: RunContext) -> None:
@@ -66,23 +66,23 @@ class LoneKeeper:
         self.leader = peer_name(context.key)
 
     def left_ms(self, now: int) -> int:
-        """See ``Keeper``."""
+        """See ``Committer``."""
         return self.writing.closing.left_ms(now)
 
     async def start(self) -> None:
-        """See ``Keeper``."""
+        """See ``Committer``."""
         await self.writing.open()
 
     async def keep(self) -> None:
-        """See ``Keeper``. Nothing is taken, and so promised, before nobody is known to know a newer log."""
+        """See ``Committer``. Nothing is taken, and so promised, before nobody is known to know a newer log."""
         await self._context.guard.lifted()
         async for _ in self.writing.rounds(None):
             self._events.put_nowait(Event.COMMITTED)
 
     async def next_event(self) -> Event:
-        """See ``Keeper``."""
+        """See ``Committer``."""
         return await self._events.get()
 
     async def close(self) -> None:
-        """See ``Keeper``."""
+        """See ``Committer``."""
         await self.writing.close()
