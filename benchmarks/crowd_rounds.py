@@ -21,7 +21,7 @@ from manta_swarm.protocol.exchange import MAX_AGE, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise, Round, StepMean
-from manta_swarm.protocol.rounds import Phase, RoundMachine, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"crowd")

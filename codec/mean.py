@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import Body
 from manta_swarm.codec.scaling import check_denormals
-from manta_swarm.protocol.exchange import GROUP_VALUES, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, SUM_BITS, WEIGHT_BITS
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, GROUP_VALUES, LEAST_MIN_EXPONENT, SUM_BITS, WEIGHT_BITS
 from manta_swarm.protocol.table import weighted_median
 
 _ABOVE = 7  # exponents that a window has above the largest usual one, for growth; those below it are for smaller chunks

@@ -62,7 +62,9 @@ def outcome(
     highest = [min_exponents[place] + bodies[place].max_exponent for place in said]
     said_weights = [table_weights[place] for place in said]
     new_min_exponent = (
-        next_min_exponent(highest, said_weights, min_exponent, bodies[0].codec.window) if said else max(min_exponent - 1, LEAST_MIN_EXPONENT)
+        next_min_exponent(highest, said_weights, min_exponent, bodies[0].codec.window)
+        if said
+        else max(min_exponent - 1, LEAST_MIN_EXPONENT)
     )
     new_norms = [shifted(norm, 2 * (least - new_min_exponent)) for norm in norms]
     return Outcome(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from manta_swarm.protocol.exchange import MAX_COHORT, GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, LEAST_MIN_EXPONENT
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_COHORT, MAX_LOCAL_STEPS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, require
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.records import Claim, Contribution, Header
@@ -181,7 +181,10 @@ class Assignment:
 
     def __post_init__(self) -> None:
         check_digest(self.state, "state")
-        require(1 <= self.round <= MAX_ROUND and LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT, "round or min exponent out of range")
+        require(
+            1 <= self.round <= MAX_ROUND and LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT,
+            "round or min exponent out of range",
+        )
         require(len(self.left) == len(self.header.claims), "one word on a residual a claim")
         require({self.is_here, self.is_late, self.lacks_room, *self.left} <= {0, 1}, "an assignment says yes or no")
         steps = [needed.step for needed in self.needed]

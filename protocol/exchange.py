@@ -99,7 +99,10 @@ class Exchange:
         for what in ("target_batch", "max_claim_samples", "weight_cap"):
             _require(1 <= getattr(self, what) <= 2**40, f"{what} is at least 1 and at most 2^40")
         _require(self.weight_cap <= self.max_claim_samples, "weight_cap is at most max_claim_samples")
-        _require(LEAST_MIN_EXPONENT <= self.first_min_exponent <= GREATEST_MIN_EXPONENT, f"first_min_exponent is between {LEAST_MIN_EXPONENT} and {GREATEST_MIN_EXPONENT}")
+        _require(
+            LEAST_MIN_EXPONENT <= self.first_min_exponent <= GREATEST_MIN_EXPONENT,
+            f"first_min_exponent is between {LEAST_MIN_EXPONENT} and {GREATEST_MIN_EXPONENT}",
+        )
         _require(
             1 <= self.min_open_ms <= self.first_open_ms <= self.max_open_ms <= MAX_OPEN_MS,
             "a round is open for 1 ms to a day, the first one between the least and the most",

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from manta_swarm.protocol.admission import Admission, Pass
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, LEAST_MIN_EXPONENT
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
 from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from manta_swarm.protocol.private import NO_LEASES
@@ -120,7 +120,11 @@ class Lease:
         for what in ("run", "gateway", "key", "base", "weights", "samples"):
             check_digest(getattr(self, what), what)
         check_name(self.cohort, "cohort")
-        if not (1 <= self.round <= MAX_ROUND and LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT and 0 <= self.good_ms <= MAX_OPEN_MS):
+        if not (
+            1 <= self.round <= MAX_ROUND
+            and LEAST_MIN_EXPONENT <= self.min_exponent <= GREATEST_MIN_EXPONENT
+            and 0 <= self.good_ms <= MAX_OPEN_MS
+        ):
             raise ValueError("round, min exponent or time out of range")
         if not (1 <= self.microbatches_a_step <= MAX_LEASE_MICROBATCHES and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
             raise ValueError("too many microbatches, or no architecture")
@@ -156,7 +160,11 @@ class LightReturn:
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's min exponent
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.counts) <= MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) > MAX_LEASE_MICROBATCHES:
+        if (
+            not 1 <= len(self.counts) <= MAX_LOCAL_STEPS
+            or any(count < 1 for count in self.counts)
+            or sum(self.counts) > MAX_LEASE_MICROBATCHES
+        ):
             raise ValueError("more microbatches or steps than a lease has, or a step without microbatches")
 
     @property

@@ -12,7 +12,15 @@ from typing import ClassVar, get_args
 from manta_swarm.protocol.admission import Admission
 from manta_swarm.protocol.affinity import NOWHERE, Position
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.exchange import MAX_COHORT, GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT
+from manta_swarm.protocol.exchange import (
+    GREATEST_MIN_EXPONENT,
+    LEAST_MIN_EXPONENT,
+    MAX_COHORT,
+    MAX_LOCAL_STEPS,
+    MAX_MICROBATCH_MS,
+    MAX_OPEN_MS,
+    MAX_ROWS,
+)
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.revocation import Revocation

@@ -32,7 +32,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
 from manta_swarm.peer.sync.split_view_monitor import MAX_HISTORIES_BYTES
 from manta_swarm.protocol import auditing
-from manta_swarm.protocol.admission import Admission, Invitation, AdmissionProof
+from manta_swarm.protocol.admission import Admission, AdmissionProof, Invitation
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from manta_swarm.protocol.cohorts import cohort_name, cohort_peer_proof, meeting_secret
 from manta_swarm.protocol.draws import auditor_of, number
@@ -196,7 +196,9 @@ CONTRIBUTION = Signed.sign(
 )
 COHORT_PEERS_STEP = ClaimStep(4, 4, (), ZEROS)
 COHORT_PEERS_WORK = work_of(4, RUN, COHORT_PEER.public_key, [COHORT_PEERS_STEP])
-COHORT_PEERS_CLAIM = Signed.sign(replace(CLAIM, key=COHORT_PEER.public_key, steps=(COHORT_PEERS_STEP,), work=COHORT_PEERS_WORK), COHORT_PEER)
+COHORT_PEERS_CLAIM = Signed.sign(
+    replace(CLAIM, key=COHORT_PEER.public_key, steps=(COHORT_PEERS_STEP,), work=COHORT_PEERS_WORK), COHORT_PEER
+)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, COHORT_PEERS_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 

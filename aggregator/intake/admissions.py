@@ -14,8 +14,8 @@ from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.aggregator.intake.waiting import Ledgers
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.admission_filter import AdmissionFilter, Known, NotAdmitted, stranger_told
+from manta_swarm.network.budget import Faults
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.admission import INVITATION, MAX_ADMISSION_BYTES, Admission, AdmissionProof
 from manta_swarm.protocol.encoding import pack, unpack

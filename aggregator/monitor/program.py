@@ -19,7 +19,7 @@ from manta_swarm.aggregator.monitor.files import load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
-from manta_swarm.aggregator.monitor.sight import Update, Sight
+from manta_swarm.aggregator.monitor.sight import Sight, Update
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.http_server import Places, allow_files, config_of

@@ -8,7 +8,7 @@ from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.features.fronts.front_file import MembersFront
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
-from manta_swarm.aggregator.monitor.people import People, PeerRow
+from manta_swarm.aggregator.monitor.people import PeerRow, People
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
 from manta_swarm.aggregator.monitor.rounds import RoundSeen
 from manta_swarm.aggregator.monitor.sight import HeadSeen

@@ -13,7 +13,7 @@ from manta_swarm.protocol.admission import LIST, AdmissionRule
 from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
 from manta_swarm.protocol.deterrence import MOST_GAIN, least_pending_rounds, most_gain
 from manta_swarm.protocol.errors import SignatureError, UserError
-from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT, codec_named
+from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, codec_named
 from manta_swarm.protocol.fields import MAX_ROUND, check_name
 from manta_swarm.protocol.manifest import MAX_OPERATORS
 from manta_swarm.protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe

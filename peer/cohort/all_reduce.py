@@ -16,7 +16,7 @@ from manta_swarm.codec.residuals import DIGEST_BYTES, PART_VALUES, near_mean, pa
 from manta_swarm.network import timeouts
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
 from manta_swarm.network.links import Links
-from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, Plan, PartReport, VectorSummary
+from manta_swarm.peer.cohort.messages import NORM_BYTES, Add, PartReport, Plan, VectorSummary
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.runtime.tasks import off_loop, wait_within

@@ -11,6 +11,7 @@ from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.cohort.cohort_membership import Membership
+from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortSession, Gathered, MemberSession, Service
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -31,7 +32,6 @@ from manta_swarm.peer.cohort.messages import (
     Word,
 )
 from manta_swarm.peer.cohort.roster import Rosters
-from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, Gathered, MemberSession, CohortSession, Service
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.encoding import pack, unpack
@@ -40,7 +40,7 @@ from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import PublicKey
 
-__all__ = ["Accepted", "Cohort", "Gathered", "CohortSession"]
+__all__ = ["Accepted", "Cohort", "CohortSession", "Gathered"]
 
 
 class Grouped(Protocol):
@@ -217,4 +217,6 @@ class Cohort:
         return self._cohort_session
 
     def _founder_of(self, base: bytes) -> FounderSession | None:
-        return self._cohort_session if isinstance(self._cohort_session, FounderSession) and self._cohort_session.base.commit == base else None
+        return (
+            self._cohort_session if isinstance(self._cohort_session, FounderSession) and self._cohort_session.base.commit == base else None
+        )

@@ -15,6 +15,7 @@ import numpy as np
 from manta_swarm.codec.residuals import DIGEST_BYTES
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
+from manta_swarm.peer.cohort.cohort_session import Service
 from manta_swarm.peer.cohort.messages import (
     ADD,
     MAX_ATTEMPTS,
@@ -23,12 +24,11 @@ from manta_swarm.peer.cohort.messages import (
     PLAN,
     Add,
     AddAnswer,
+    PartReport,
     Plan,
     PlanAnswer,
-    PartReport,
     VectorSummary,
 )
-from manta_swarm.peer.cohort.cohort_session import Service
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Unreachable
 from manta_swarm.protocol.rounds import CommitRef

@@ -18,9 +18,9 @@ from math import isfinite
 from manta_swarm.codec.residuals import digest_of_parts, near_mean
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
+from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, CohortSession, Gathered, Service, Vector
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
-from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, Gathered, CohortSession, Service, Vector
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.listed import trained_fault
 from manta_swarm.protocol.records import Claim

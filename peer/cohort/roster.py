@@ -8,9 +8,9 @@ import logging
 from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
+from manta_swarm.peer.cohort.cohort_session import TROUBLE, CohortSession, MemberSession, Service
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
-from manta_swarm.peer.cohort.cohort_session import TROUBLE, MemberSession, CohortSession, Service
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError

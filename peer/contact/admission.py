@@ -8,7 +8,7 @@ from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.finding import NotThere
-from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, admission_proof_of
+from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.contact.revoked import RevokedKeys
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof
@@ -51,7 +51,9 @@ async def enter(
     return admission_filter
 
 
-async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> Signed[AdmissionProof]:
+async def _pass(
+    node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes
+) -> Signed[AdmissionProof]:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
     kept = store.own_proof(run).read()

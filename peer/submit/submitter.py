@@ -16,7 +16,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import HandedIn, HandIn
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.cohort.cohort import Accepted, Gathered, CohortSession
+from manta_swarm.peer.cohort.cohort import Accepted, CohortSession, Gathered
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.store import Kept

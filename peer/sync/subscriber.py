@@ -65,7 +65,9 @@ class Update:
 class CommitSubscriber:
     """Learns of commits, whichever way is first. All methods run in one event loop."""
 
-    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker, *, trains: bool = True) -> None:
+    def __init__(
+        self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker, *, trains: bool = True
+    ) -> None:
         """Prepare; ``start`` answers others from then on.
 
         Args:

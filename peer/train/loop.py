@@ -16,7 +16,7 @@ from manta_swarm.peer.train.trainer import LocalTrainer
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
-from manta_swarm.protocol.rounds import Phase, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, Phase
 from manta_swarm.runtime.tasks import unless_set, wait_within
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
@@ -68,7 +68,9 @@ class TrainingLoop:
         group = self._others.cohort_membership.group  # for all of this work, whatever it will be by its end
         cohort_session = asyncio.create_task(self._take_place(base, group))
         try:
-            if self._features.is_lease_only and not await unless_set(self._progress.changed, self._features.has_something_back(cohort_session)):
+            if self._features.is_lease_only and not await unless_set(
+                self._progress.changed, self._features.has_something_back(cohort_session)
+            ):
                 await wait_within(self._progress.changed, _LEASE_AGAIN_S)
                 return
             done = await self._trainer.train(base, self._states.held, group.name, cohort_session)

@@ -18,8 +18,8 @@ from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_di
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.sizing import Sizing
+from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.timing import Timing
 from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
 from manta_swarm.peer.workers.pool import WorkerPool
@@ -115,7 +115,9 @@ class LocalTrainer:
             architectures = self._training_spec.plan.architectures(base.round + 1, cohort)
             self._sizing.worked(base.round + 1, architectures[0], microbatch_ms, self._open_ms)
 
-    async def train(self, base: CommitRef, state: State, cohort: str, cohort_session: "asyncio.Future[CohortSession]") -> tuple[Learnt, CohortSession] | None:
+    async def train(
+        self, base: CommitRef, state: State, cohort: str, cohort_session: "asyncio.Future[CohortSession]"
+    ) -> tuple[Learnt, CohortSession] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a microbatch, or what was trained is of no use by now.
@@ -138,7 +140,9 @@ class LocalTrainer:
                 self._loaded = None
                 await self._pool.load(local.weights, self._teacher)
             asked = StepMicrobatches(context, work, step)
-            step_runner = self._step_runner = StepRunner(asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing)
+            step_runner = self._step_runner = StepRunner(
+                asked, index, accumulator, self._pool, self._progress, cohort_session, self._timing
+            )
             try:
                 await step_runner.run()
             finally:

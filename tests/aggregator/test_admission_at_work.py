@@ -19,7 +19,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.admission import enter
 from manta_swarm.peer.contact.finding import NotThere
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionRule, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionProof, AdmissionRule, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
@@ -103,7 +103,9 @@ def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory
         carol = await entered(program, CAROL, invitation(directory).text)
         for _ in range(2):
             answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
-            role_shown(unpack(Signed[AdmissionProof], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators)
+            role_shown(
+                unpack(Signed[AdmissionProof], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators
+            )
         with pytest.raises(Refused, match="used up"):
             await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
         assert program.context.log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from manta_swarm.codec.coding import body_num_bytes, encode, group_sizes, parse
 from manta_swarm.codec.scaling import check_denormals
 from manta_swarm.protocol.errors import EncodingError, OwnFault
-from manta_swarm.protocol.exchange import CHUNK, GROUP_CHUNKS, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, WINDOW
+from manta_swarm.protocol.exchange import CHUNK, GREATEST_MIN_EXPONENT, GROUP_CHUNKS, LEAST_MIN_EXPONENT, WINDOW
 from tests.codec import reference
 
 Floats = np.ndarray

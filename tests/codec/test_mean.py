@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.codec.mean import Sum, group_mean, next_min_exponent, total_weights
 from manta_swarm.protocol.errors import OwnFault
-from manta_swarm.protocol.exchange import CHUNK, DRIFT, GROUP_VALUES, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, SUM_BITS, sum_bits
+from manta_swarm.protocol.exchange import CHUNK, DRIFT, GREATEST_MIN_EXPONENT, GROUP_VALUES, LEAST_MIN_EXPONENT, SUM_BITS, sum_bits
 from manta_swarm.protocol.table import clipped_weight, weighted_median
 from tests.codec import reference
 
@@ -40,7 +40,9 @@ def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
     return [(draw(st.integers(0, reference.window_of(codec) - 1)) if is_large else 0, integers)]
 
 
-@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS)
+@given(
+    st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS
+)
 def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     drawn = [(data.draw(chunks_of(codec, count)), shift, weight) for shift, weight in rows]
@@ -89,7 +91,9 @@ def masks_of(draw: st.DrawFn, count: int, rows: int) -> list[np.ndarray | None]:
     return draw(st.lists(st.sampled_from(made), min_size=rows, max_size=rows))
 
 
-@given(st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS)
+@given(
+    st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS
+)
 def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
     count = data.draw(st.integers(1, 6))
     masks = data.draw(masks_of(count, len(rows)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.outcome import Outcome, outcome
-from manta_swarm.protocol.exchange import CHUNK, CLIP, MAX_AGE, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT
+from manta_swarm.protocol.exchange import CHUNK, CLIP, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_AGE
 from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.table import Weighing

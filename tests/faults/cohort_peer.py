@@ -14,7 +14,7 @@ from manta_swarm.codec.coding import body_groups, encode
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.cohort import Cohort, Gathered, CohortSession
+from manta_swarm.peer.cohort.cohort import Cohort, CohortSession, Gathered
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.microbatches import work_of
@@ -73,7 +73,11 @@ class CohortPeer:
             self.cohort_session = await self.cohort.convene(self.base, MICROBATCH_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
-            while self.cohort_session.is_founder and len(self.cohort_session.members) <= len(self.cohort.cohort_peers()) and now_ms() < until_ms:  # noqa: ASYNC110
+            while (
+                self.cohort_session.is_founder
+                and len(self.cohort_session.members) <= len(self.cohort.cohort_peers())
+                and now_ms() < until_ms
+            ):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             if not self.cohort_session.is_alone:
                 return self.cohort_session

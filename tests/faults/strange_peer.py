@@ -43,10 +43,10 @@ from manta_swarm.network.log_client import BodyPart  # noqa: E402
 from manta_swarm.network.node import Node  # noqa: E402
 from manta_swarm.network.rpc import Handler  # noqa: E402
 from manta_swarm.peer.cli import main  # noqa: E402
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession  # noqa: E402
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered  # noqa: E402
+from manta_swarm.peer.cohort.cohort_session import MemberSession  # noqa: E402
 from manta_swarm.peer.cohort.founder import FounderSession  # noqa: E402
 from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
-from manta_swarm.peer.cohort.cohort_session import MemberSession  # noqa: E402
 from manta_swarm.peer.session import Session  # noqa: E402
 from manta_swarm.peer.sync.check import Checker  # noqa: E402
 from manta_swarm.peer.sync.states import States  # noqa: E402

@@ -192,7 +192,9 @@ def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(sc
     async def story(cohort_peer: CohortPeer) -> None:
         together, _ = await as_founder(cohort_peer)
         inclusion_promise = InclusionPromise(cohort_peer.liar.run, base_of(cohort_peer) + 1, together.header.contribution.digest)
-        await cohort_peer.cohort_session.tell(Accepted(together.header.contribution, Signed.sign(inclusion_promise, cohort_peer.liar.identity), None))
+        await cohort_peer.cohort_session.tell(
+            Accepted(together.header.contribution, Signed.sign(inclusion_promise, cohort_peer.liar.identity), None)
+        )
         await honest_are_listed(scene, base_of(cohort_peer), together=False)
 
     play(scene, story, [next(SMALL)])
@@ -217,7 +219,11 @@ def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Sc
         first, second = sorted((cohort_peer, other), key=lambda each: each.key)
         while True:  # in some rounds one of all is late
             places = await asyncio.gather(first.take_place(), second.take_place())
-            if first.base == second.base and len(first.cohort_session.members) == 2 + len(HONEST) and second.cohort_session.founder == first.key:
+            if (
+                first.base == second.base
+                and len(first.cohort_session.members) == 2 + len(HONEST)
+                and second.cohort_session.founder == first.key
+            ):
                 break
         assert [place.is_founder for place in places] == [True, False]
         await asyncio.gather(

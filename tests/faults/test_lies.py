@@ -32,7 +32,7 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.network.streams import MAX_STREAMS
 from manta_swarm.network.validator import OwnedRecords
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.exchange import CLIP, MAX_AGE, GREATEST_MIN_EXPONENT, WINDOW
+from manta_swarm.protocol.exchange import CLIP, GREATEST_MIN_EXPONENT, MAX_AGE, WINDOW
 from manta_swarm.protocol.records import Announcement, Claim
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, sha256

@@ -31,8 +31,8 @@ import torch
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.codec.residuals import near_mean, vector_digest
 from manta_swarm.network.vectors import VectorsFolder
-from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.cohort_session import CohortSession
+from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.features.audit import plugin
 from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Said

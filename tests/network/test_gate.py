@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network.admission_filter import NOT_ADMITTED, Carried, AdmissionFilter, Known, stranger_told
+from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, Carried, Known, stranger_told
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionRule, AdmissionProof
+from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionProof, AdmissionRule
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
@@ -99,7 +99,10 @@ def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
 def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pass: bool) -> None:
     async def story() -> None:
         listen_address = ListenAddress(rule)
-        alice, bob = await listen_address.admission_filter(ALICE, has_pass=has_pass), await listen_address.admission_filter(BOB, has_pass=has_pass)
+        alice, bob = (
+            await listen_address.admission_filter(ALICE, has_pass=has_pass),
+            await listen_address.admission_filter(BOB, has_pass=has_pass),
+        )
         stranger = await listen_address.admission_filter(STRANGER)
         await alice.publish("members", b"alice", ttl_s=60)
         await stranger.publish("members", b"stranger", ttl_s=60)

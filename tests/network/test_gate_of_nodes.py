@@ -7,7 +7,7 @@ import pytest
 from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, Known, stranger_told
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.admission import MEMBER, AdmissionRule, AdmissionProof
+from manta_swarm.protocol.admission import MEMBER, AdmissionProof, AdmissionRule
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signed import Signed

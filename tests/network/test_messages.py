@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from manta_swarm.network.log_client import (
     MAX_ANSWER_BYTES,
     MAX_CONTRIBUTIONS_BYTES,
-    MAX_LISTING_BYTES,
     MAX_FEED_BYTES,
+    MAX_LISTING_BYTES,
     MAX_RECEIPT_BYTES,
     BodyPart,
     FeedAnswer,

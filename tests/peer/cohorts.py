@@ -12,7 +12,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import AFFINITY, Group
 from manta_swarm.protocol.manifest import Manifest
@@ -115,7 +115,9 @@ class CohortPeer:
         await self.neighbours.look()
         await self.cohort.meet()
 
-    async def convene(self, round_: int = 1, *, microbatch_ms: int = MICROBATCH_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> CohortSession:
+    async def convene(
+        self, round_: int = 1, *, microbatch_ms: int = MICROBATCH_MS, left_ms: float = LEFT_MS, after_s: float = 0.0
+    ) -> CohortSession:
         """Take a place for a round."""
         await asyncio.sleep(after_s)
         self.round = round_

@@ -186,7 +186,15 @@ class Scene:
         compute, blob_store = ComputeThread(), BlobStore(max_bytes=2**28)
         pool = ThrottledPool(InProcess(worker, compute), thread=compute)
         context = context_of(
-            endpoint, identity, signed, live_status, compute, store=store, blob_store=blob_store, num_weights=worker.num_weights, payout=payout
+            endpoint,
+            identity,
+            signed,
+            live_status,
+            compute,
+            store=store,
+            blob_store=blob_store,
+            num_weights=worker.num_weights,
+            payout=payout,
         )
         manifest = context.manifest
         progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.training_spec), context.log)

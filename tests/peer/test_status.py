@@ -56,7 +56,9 @@ def test_the_file_holds_the_last_word_also_after_an_error(live_status: LiveStatu
     assert written(store)["round"] == 4
 
 
-def test_a_round_is_one_plain_line_where_nobody_watches(live_status: LiveStatus, store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_round_is_one_plain_line_where_nobody_watches(
+    live_status: LiveStatus, store: PeerStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     with live_status:
         live_status.update(round=3, phase="working", loss=1.23456, members=4, samples_counted=128)
         live_status.committed(round_=3, state=STATE, contributions=4, counted=True, lost=0)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
-from manta_swarm.protocol.exchange import MAX_COHORT, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT
+from manta_swarm.protocol.exchange import LEAST_MIN_EXPONENT, MAX_COHORT, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS
 from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.records import (
@@ -72,7 +72,10 @@ LARGEST_CLAIM = replace(
     round=MAX_ROUND,
     cohort="c" * 63,
     founder=BOB.public_key,
-    steps=(ClaimStep(0, MAX_MICROBATCHES * MAX_ARCHITECTURES - 2, (), sha256(b"v")), ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v"))),
+    steps=(
+        ClaimStep(0, MAX_MICROBATCHES * MAX_ARCHITECTURES - 2, (), sha256(b"v")),
+        ClaimStep(MAX_INDEX - 1, MAX_INDEX - 1, (), sha256(b"v")),
+    ),
     work=(MAX_MICROBATCHES,) * MAX_ARCHITECTURES,
     residual=sha256(b"residual"),
     microbatch_ms=MAX_MICROBATCH_MS,

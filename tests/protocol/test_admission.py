@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.network.invitation import Token
-from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionProof, AdmissionRule, Invitation, role_shown
 from manta_swarm.protocol.admitted import LOOKS_ON, NOT_ADMITTED
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError

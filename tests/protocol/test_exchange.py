@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.exchange import (
     DRIFT,
-    MAX_AGE,
     GREATEST_MIN_EXPONENT,
+    LEAST_MIN_EXPONENT,
+    MAX_AGE,
     MAX_MICROBATCH_MS,
     MAX_OPEN_MS,
     MAX_ROWS,
-    LEAST_MIN_EXPONENT,
     SPARSE_WINDOW,
     SUM_BITS,
     WINDOW,

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from manta_swarm.protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from manta_swarm.protocol.encoding import encode, pack, to_value, unpack
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.exchange import MAX_COHORT, GREATEST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS, MAX_ROWS, LEAST_MIN_EXPONENT, Exchange
+from manta_swarm.protocol.exchange import (
+    GREATEST_MIN_EXPONENT,
+    LEAST_MIN_EXPONENT,
+    MAX_COHORT,
+    MAX_LOCAL_STEPS,
+    MAX_MICROBATCH_MS,
+    MAX_OPEN_MS,
+    MAX_ROWS,
+    Exchange,
+)
 from manta_swarm.protocol.fields import MAX_ROUND, check_name
 from manta_swarm.protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from manta_swarm.protocol.merkle import MAX_SIZE

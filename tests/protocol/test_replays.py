@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from manta_swarm.protocol.admission import Admission, AdmissionRule, Invitation, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import Admission, AdmissionProof, AdmissionRule, Invitation, role_shown
 from manta_swarm.protocol.errors import EncodingError, RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import InclusionPromise, entry_of

@@ -8,7 +8,7 @@ import pytest
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import Phase, RoundMachine, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
     MANIFEST,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.feed import OpenRounds
+
 from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import (
@@ -100,7 +101,9 @@ class Leader:
         takeover.add(own_operator.key, own)
 
         async def ask(key: PublicKey) -> None:
-            answer = await own_operator.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=timeouts.CALL_S, large_answer=True)
+            answer = await own_operator.endpoint.call(
+                key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=timeouts.CALL_S, large_answer=True
+            )
             said = unpack(Promised, answer, max_bytes=MAX_PROMISED_BYTES)
             if said.later:
                 raise Outdated(said.later)

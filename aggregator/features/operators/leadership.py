@@ -5,18 +5,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manta_swarm.aggregator.commit.committer import Event, Committer
+from manta_swarm.aggregator.commit.committer import Committer, Event
 from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.aggregator.features.operators.forwarding import Switch
+from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
-from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.aggregator.status import AmongOperators
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators

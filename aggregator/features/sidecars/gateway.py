@@ -75,7 +75,11 @@ class Gateway(Sidecar):
 
 
 def _options(listen_address: ListenAddress, data_root: Path | None, threads: int | None) -> list[str]:
-    files = () if listen_address.certificate is None else ("--gateway-cert", str(listen_address.certificate), "--gateway-key", str(listen_address.key))
+    files = (
+        ()
+        if listen_address.certificate is None
+        else ("--gateway-cert", str(listen_address.certificate), "--gateway-key", str(listen_address.key))
+    )
     data = () if data_root is None else ("--data-root", str(data_root))
     cores = () if threads is None else ("--threads", str(threads))
     return ["--gateway", listen_address.address, *files, "--lease-only", "--gpus", "none", *data, *cores]

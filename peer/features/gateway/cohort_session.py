@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from manta_swarm.codec.residuals import near_mean
-from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, Gathered, CohortSession, Vector, norm_of
+from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortSession, Gathered, Vector, norm_of
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.gateway.returns import Returns
 from manta_swarm.protocol.leases import Leases

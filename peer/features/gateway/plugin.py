@@ -38,7 +38,12 @@ class Gateway(Feature):
     """One peer's light contributors, in one session."""
 
     def __init__(
-        self, context: RunContext, progress: Progress, service: GatewayService, listen_address: ListenAddress | None = None, traffic: Traffic | None = None
+        self,
+        context: RunContext,
+        progress: Progress,
+        service: GatewayService,
+        listen_address: ListenAddress | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """Serve HTTP at ``listen_address``, within ``traffic``; without a listen address ``service`` is asked by other ways."""
         self.is_lease_only = service.is_lease_only

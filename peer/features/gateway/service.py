@@ -17,9 +17,9 @@ from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature
+from manta_swarm.peer.features.gateway.cohort_session import Gift, LeaseSession
 from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.returns import Returns, lost
-from manta_swarm.peer.features.gateway.cohort_session import LeaseSession, Gift
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
 from manta_swarm.peer.submit.making import named_by_claim
 from manta_swarm.protocol.encoding import pack, unpack

@@ -1,6 +1,6 @@
 """How a light contributor comes into a run that not everybody may take part in: through its gateway, by its pass or by an invitation."""
 
-from manta_swarm.peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, admission_proof_of
+from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof, role_shown

@@ -112,8 +112,9 @@ class LightWork:
         Args:
             lease: what to do.
             weights: that it names.
-            samples: that it names. work admission filter: holds microbatches up. With one local step what was done before it says ``LeaseOver`` is what
-                comes of the lease. A rest after a microbatch is a part of the microbatch's duration as the gateway gets to know it.
+            samples: that it names. work admission filter: holds microbatches up. With one local step what was done before it says
+                ``LeaseOver`` is what comes of the lease. A rest after a microbatch is a part of the microbatch's duration as the gateway
+                gets to know it.
             over_s: when the lease is over, of ``time.monotonic``.
             until_s: when all should be done, of ``time.monotonic``: microbatches that would not be are left out, but for one of each local
                 step.

@@ -24,8 +24,9 @@ from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort import all_reduce, cohort_session
-from manta_swarm.peer.cohort.cohort import Accepted, Cohort, Gathered, CohortSession
+from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_session import GONE
 from manta_swarm.peer.cohort.coordinator import LATE
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
 from manta_swarm.peer.cohort.messages import (
@@ -42,14 +43,13 @@ from manta_swarm.peer.cohort.messages import (
     HandOver,
     Join,
     JoinAnswer,
+    PartReport,
     Place,
     Plan,
     PlanAnswer,
-    PartReport,
     VectorSummary,
     Word,
 )
-from manta_swarm.peer.cohort.cohort_session import GONE
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -281,7 +281,11 @@ def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_agai
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
         assert cohort_peers[1].cohort_session.is_alone
         await all_of(*(cohort_peer.convene(2) for cohort_peer in cohort_peers))
-        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [cohort_peers[0].key, cohort_peers[1].key, cohort_peers[1].key]
+        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [
+            cohort_peers[0].key,
+            cohort_peers[1].key,
+            cohort_peers[1].key,
+        ]
         await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
         assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
 
@@ -905,7 +909,10 @@ def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) 
         founding.cancel()
         assert await all_of(*handing) == [None, None]
         assert now() <= 70.0
-        assert all(cohort_peer.cohort_session.is_alone and cohort_peer.cohort_session.founder == cohort_peer.key for cohort_peer in cohort_peers[1:])
+        assert all(
+            cohort_peer.cohort_session.is_alone and cohort_peer.cohort_session.founder == cohort_peer.key
+            for cohort_peer in cohort_peers[1:]
+        )
         await all_of(cohort_peers[1].meet(), cohort_peers[2].meet())
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
         assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
@@ -1004,7 +1011,9 @@ def test_a_claim_that_is_not_signed_is_left_out() -> None:
         claim = cohort_peers[2].claim()
         forged = Signed(Claim, claim.payload, bytes(64))
         gathered, _, word = await all_of(
-            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].cohort_session.hand_over(forged, vector_of(2, 100), 32, 30_000.0)
+            cohort_peers[0].found(),
+            cohort_peers[1].hand_over(),
+            cohort_peers[2].cohort_session.hand_over(forged, vector_of(2, 100), 32, 30_000.0),
         )
         assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert word is None
@@ -1226,8 +1235,16 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         cohort_sessions: list[CohortSession] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
         assert sum(cohort_session.is_founder for cohort_session in cohort_sessions) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
-        claims = [so_far(each, cohort_session.founder, vector) for each, cohort_session, vector in zip(IDENTITIES, cohort_sessions, vectors, strict=False)]
-        means = await all_of(*(cohort_session.average(0, vector, claim) for cohort_session, vector, claim in zip(cohort_sessions, vectors, claims, strict=True)))
+        claims = [
+            so_far(each, cohort_session.founder, vector)
+            for each, cohort_session, vector in zip(IDENTITIES, cohort_sessions, vectors, strict=False)
+        ]
+        means = await all_of(
+            *(
+                cohort_session.average(0, vector, claim)
+                for cohort_session, vector, claim in zip(cohort_sessions, vectors, claims, strict=True)
+            )
+        )
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
         for cohort in cohorts:
@@ -1314,7 +1331,9 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
         assert founder.stdout is not None
         assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
         processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
-        giving = asyncio.create_task(cohort_session.average(1, vector_of(1, 1), so_far(PEERS[1], cohort_session.founder, vector_of(1), vector_of(1, 1))))
+        giving = asyncio.create_task(
+            cohort_session.average(1, vector_of(1, 1), so_far(PEERS[1], cohort_session.founder, vector_of(1), vector_of(1, 1)))
+        )
         await asyncio.sleep(0)
         founder.kill()
         assert same(await giving, vector_of(1, 1))

@@ -17,7 +17,7 @@ from manta_swarm.peer.train.work import GradientAccumulator
 from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
-from manta_swarm.protocol.rounds import RoundMachine, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import signed_manifest, until
 from tests.peer.contexts import progress_of

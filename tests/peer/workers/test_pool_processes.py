@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from manta_swarm.peer.train.shift import StepRunner
 from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -24,13 +25,12 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import CohortSession
-from manta_swarm.peer.train.shift import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
 from manta_swarm.peer.workers.processes import ProcessPool, Timeout, WorkerData
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
-from manta_swarm.protocol.rounds import RoundMachine, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.child import Restart
 from tests.automl.data.files import noise, write_picture

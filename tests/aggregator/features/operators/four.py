@@ -9,10 +9,10 @@ from typing import Any
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators import verdicts
+from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.intake.waiting import Waiting

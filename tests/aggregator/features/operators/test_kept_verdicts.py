@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
 from manta_swarm.aggregator.features.operators.leader import Leader
+from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.settings.sections import TrustSection
 from manta_swarm.network.budget import Faults

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, LENT
 from manta_swarm.aggregator.features.operators.service import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
-from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.ballots import Ballot, Batch, NotNext, check_vote
 from manta_swarm.protocol.closing import NotTaken

@@ -21,7 +21,7 @@ from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
 from manta_swarm.peer.features.light.entry import Entry
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionRule, Invitation, AdmissionProof
+from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionProof, AdmissionRule, Invitation
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError

@@ -71,7 +71,9 @@ def few() -> ImageDataset:
     return part_of(digits(), np.arange(64), np.arange(100, 140))
 
 
-def measuring(operator: Operator, compute: ComputeThread, live_status: LiveStatus, dataset: ImageDataset, *, is_told: bool = True) -> Measuring:
+def measuring(
+    operator: Operator, compute: ComputeThread, live_status: LiveStatus, dataset: ImageDataset, *, is_told: bool = True
+) -> Measuring:
     context = context_of(operator.network.endpoint(PublicKey(PEER.public_key)), PEER, SIGNED, live_status, compute)
     return Measuring(context, dataset, is_told=is_told)
 
@@ -135,7 +137,9 @@ def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThr
     assert (operator.told, live_status.status.own_round) == ([], 1)
 
 
-def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(compute: ComputeThread, live_status: LiveStatus) -> None:
+def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(
+    compute: ComputeThread, live_status: LiveStatus
+) -> None:
     operator = Operator()
     asyncio.run(measuring(operator, compute, live_status, few()).measure(1, STATE.parameters))
     assert live_status.status.own_round == 1
