@@ -86,7 +86,7 @@ def start(
         if asked.threads is not None:
             torch.set_num_threads(asked.threads)
         try:
-            with console:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
+            with printing:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
                 asyncio.run(Operator(asked, console).run())
         finally:
             end_soon()

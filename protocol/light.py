@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from manta_swarm.protocol.admission import Admission, Pass
+from manta_swarm.protocol.admission import Admission, AdmissionProof
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_MICROBATCH_MS, MAX_OPEN_MS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name
@@ -29,7 +29,7 @@ CODEC = "int16"  # of what comes back, whatever the run's
 
 MAX_REQUEST_BYTES = 512
 MAX_ENTER_BYTES = 2048
-MAX_SIGNED_PASS_BYTES = 512
+MAX_SIGNED_PROOF_BYTES = 512
 MAX_WELCOME_BYTES = MAX_MANIFEST_BYTES + 256
 MAX_LEASE_BYTES = 4096
 MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + 1024
@@ -64,7 +64,7 @@ class EnterRequest:
 
     run: bytes
     key: bytes
-    shown: tuple[Signed[Pass], ...]  # the pass, where it has one
+    shown: tuple[Signed[AdmissionProof], ...]  # the pass, where it has one
     admission: tuple[Signed[Admission], ...]  # by its invitation, where it has none
 
     def __post_init__(self) -> None:

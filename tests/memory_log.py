@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from manta_swarm.aggregator.commit.feed import credit_word
 
+from manta_swarm.aggregator.commit.feed import credit_word
 from manta_swarm.aggregator.features.audits.brought import Brought
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named

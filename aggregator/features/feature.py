@@ -34,8 +34,8 @@ class Feature:
             StorageError: the disk failed, and the program cannot go on.
         """
 
-    def on_committed(self, *, is_writer: bool) -> None:
-        """The log has a new round, or is settled; ``is_writer``: this operator writes."""
+    def on_committed(self, *, is_leader: bool) -> None:
+        """The log has a new round, or is settled; ``is_leader``: this operator writes."""
 
     def status(self) -> Mapping[str, object]:
         """Return fields of ``AggregatorStatus`` that only this feature knows."""

@@ -130,7 +130,7 @@ def as_csv(found: Verification) -> str:
     ``all_paid_with`` is a round, ``settlement``, or empty where nothing is pending.
     """
     text = io.StringIO()
-    table = csv.leader(text, lineterminator="\n")
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
     for account, of_keys in earned_by_account(found.reputation).items():
         for key, earned in of_keys.items():

@@ -100,7 +100,7 @@ class Onlookers:
             expected=tuple(sorted(key.hex() for key in closing.expected)),
             handed=tuple(
                 Handed.model_construct(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body)
-                for round_, keys, body in closing.peer_row()
+                for round_, keys, body in closing.standing()
             ),
         )
 

@@ -42,7 +42,7 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Ways:
     """The ways out."""
 
     network: Network

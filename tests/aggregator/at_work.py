@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.news import FeedService
+from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.log.storage import TREE_HEAD

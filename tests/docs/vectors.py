@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from manta_swarm.protocol.admission import Admission, Pass
+from manta_swarm.protocol.admission import Admission, AdmissionProof
 from manta_swarm.protocol.auditing import (
     AskAssignments,
     AskVector,
@@ -138,7 +138,7 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
     yield from (
         ("InclusionPromise", inclusion_promise := InclusionPromise(run, 1, digest)),
         ("SignedInclusionPromise", Signed.sign(inclusion_promise, OPERATOR)),
-        ("Pass", shown := Pass(run, OPERATOR.public_key, ONE.public_key, "member")),
+        ("AdmissionProof", shown := AdmissionProof(run, OPERATOR.public_key, ONE.public_key, "member")),
         ("SignedPass", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),
         ("AskWanted", AskWanted((Placed(1, digest),))),

@@ -19,7 +19,7 @@ from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header
-from manta_swarm.protocol.rounds import Standing
+from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
@@ -40,7 +40,7 @@ class CohortPeer:
         """Use ``cohort_peers``."""
         self.liar = liar
         self.key: PublicKey = liar.key
-        self.base: Standing | None = None
+        self.base: CommitRef | None = None
         self.cohort_session = CohortSession(liar.key)
         self._scene = scene
         self._name = cohort
@@ -66,18 +66,15 @@ class CohortPeer:
             told = await self.liar.log.news(self.liar.log.operator, round_, left_ms=1000)
             if told.commitment is None:
                 continue
-            self.base = Standing.after(told.commitment.proven.round)
+            self.base = CommitRef.after(told.commitment.proven.round)
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self._steps = []
             self.cohort_session = await self.cohort.convene(self.base, MICROBATCH_MS, 0.75 * told.left_ms)
             # As a founder: they come until its first step is over. Who does not come soon is not waited for.
             until_ms = now_ms() + told.left_ms / 4
-            while (
-                self.cohort_session.is_founder
-                and len(self.cohort_session.members) <= len(self.cohort.cohort_peers())
-                and now_ms() < until_ms
-            ):  # noqa: ASYNC110
+            session, known = self.cohort_session, self.cohort.cohort_peers
+            while session.is_founder and len(session.members) <= len(known()) and now_ms() < until_ms:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             if not self.cohort_session.is_alone:
                 return self.cohort_session

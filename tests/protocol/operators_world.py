@@ -29,7 +29,7 @@ from manta_swarm.protocol.ballots import (
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.merkle import leaf_hash, root
-from manta_swarm.protocol.newcomers import Newcomer, Standing
+from manta_swarm.protocol.newcomers import Newcomer, LogPosition
 from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"run")
@@ -154,12 +154,12 @@ class Operator:
             return None
         accepted = self.disk.memory.accepted_at(self.size)
         size = self.size if accepted is None else accepted.batch.size
-        return "standing", life, Standing(self.disk.memory.promised, size, self.round)
+        return "position", life, LogPosition(self.disk.memory.promised, size, self.round)
 
-    def on_standing(self, sender: int, life: int, standing: Standing) -> None:
+    def on_standing(self, sender: int, life: int, position: LogPosition) -> None:
         if self.disk.newcomer is not None and life == self.lives:  # an answer to what this life asked
             self.world.may_crash(self)
-            self.disk.newcomer = self.disk.newcomer.hearing(self.world.keys[sender], standing)
+            self.disk.newcomer = self.disk.newcomer.hearing(self.world.keys[sender], position)
 
     # A fellow's answers.
 

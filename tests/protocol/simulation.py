@@ -14,7 +14,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import open_ms_after, weighed_in
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round, entry_of
-from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed, Standing
+from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed, CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, sha256
 from manta_swarm.protocol.table import weights, weights_root
@@ -53,7 +53,7 @@ def body_of(work: bytes) -> bytes:
 
 
 def claim_of(
-    identity: Identity, base: Standing, microbatches: int, *, founder: bytes | None = None, residual: bytes = b""
+    identity: Identity, base: CommitRef, microbatches: int, *, founder: bytes | None = None, residual: bytes = b""
 ) -> Signed[Claim]:
     """A claim of some microbatches on ``base``; ``founder``: whom it names, else itself."""
     root, key = sha256(b"microbatches %d" % microbatches), identity.public_key
@@ -241,8 +241,8 @@ class Log:
         for digest in [digest for digest in self.handed if self.closing.round_of(digest) is None]:
             del self.handed[digest]
 
-    def standing(self, round: int) -> Standing:
-        return Standing.after(self.rounds[round - 1]) if round else Standing.start(MANIFEST, RUN)
+    def commit_ref(self, round: int) -> CommitRef:
+        return CommitRef.after(self.rounds[round - 1]) if round else CommitRef.start(MANIFEST, RUN)
 
     def row_with(self, claim: bytes, round: int) -> Header | None:
         """The contribution in a round's table that lists a claim."""
@@ -267,18 +267,18 @@ class Peer:
         self.names = self.key  # the founder whom its next claim names
         self.kept: tuple[Header, bytes] | None = None  # its contribution, with the body
         self.left: tuple[bytes, int] | None = None  # the residual of its last contribution, and the round that listed it; None: not known
-        self.snapshots = [Standing.start(MANIFEST, RUN)]
+        self.snapshots = [CommitRef.start(MANIFEST, RUN)]
         self.history = History()
         self.num_microbatches = self.life = 0
         self.start(self.snapshots[0])
 
-    def start(self, held: Standing | None) -> None:
+    def start(self, held: CommitRef | None) -> None:
         self.alive = True
         self.life += 1
         self.machine = RoundMachine(MANIFEST, RUN, self.key, TRAINING_SPEC, held)
         self.state = held.state if held else None  # stands for the weights themselves
         self.microbatches: list[int] = []  # trained, not sealed
-        self.microbatch: Standing | None = None  # what the microbatch under way is trained on
+        self.microbatch: CommitRef | None = None  # what the microbatch under way is trained on
         self.offered: dict[bytes, dict[bytes, Signed[Claim]]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
         self.together: dict[bytes, tuple[Header, bytes]] = {}  # its cohorts' contributions, with their bodies
         self.has_tried_cohort = False
@@ -324,7 +324,7 @@ class Peer:
         claim = claim_of(self.identity, base, len(self.microbatches), founder=self.names, residual=self.residual(base))
         return listing([claim], self.identity, body), body
 
-    def residual(self, base: Standing) -> bytes:
+    def residual(self, base: CommitRef) -> bytes:
         """What its last contribution left, if that is known, and nothing was sorted since."""
         if self.left is None or any(TRAINING_SPEC.sorts_after(number) for number in range(self.left[1], base.round + 1)):
             return b""
@@ -416,7 +416,7 @@ class Peer:
         commit = self.machine.committed(round_)
         if not commit.is_news:
             return
-        assert self.machine.newest == log.standing(round_.round)
+        assert self.machine.newest == log.commit_ref(round_.round)
         if commit.promised is not None:
             assert inclusion_promise is not None
             assert (commit.promised, commit.inclusion_promise) == (sealed, inclusion_promise)
@@ -438,14 +438,14 @@ class Peer:
             state = next_state(self.state, log.rounds[missing.round - 1].weights)
         self.hold(state, missing)
 
-    def fetched(self, standing: Standing, *, took_long: bool) -> None:
+    def fetched(self, commit_ref: CommitRef, *, took_long: bool) -> None:
         """Take a state that was the newest one's when it was asked for."""
         held = self.machine.held
-        if held is None or held.round < standing.round:
-            self.hold(standing.state, standing, took_long=took_long)
+        if held is None or held.round < commit_ref.round:
+            self.hold(commit_ref.state, commit_ref, took_long=took_long)
 
-    def hold(self, state: bytes, standing: Standing, *, took_long: bool = False) -> None:
+    def hold(self, state: bytes, commit_ref: CommitRef, *, took_long: bool = False) -> None:
         self.machine.caught_up(state, took_long=took_long)
         self.state = state
-        self.snapshots.append(standing)
+        self.snapshots.append(commit_ref)
         self.history.states.add(state)

@@ -41,7 +41,7 @@ class Audits(Feature):
         await self.assignments.serve(endpoint)
         await serve_vectors(endpoint, self.brought.folder)
 
-    def on_committed(self, *, is_writer: bool) -> None:
+    def on_committed(self, *, is_leader: bool) -> None:
         """See ``Feature``."""
         self._changed.set()
 

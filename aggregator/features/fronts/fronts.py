@@ -58,12 +58,12 @@ class Fronts(Feature):
         self._path = directory / FILE
         self._members = AskedMembers(endpoint, run, manifest.data_digest, Neighbours(endpoint, run))
 
-    def on_committed(self, *, is_writer: bool) -> None:
+    def on_committed(self, *, is_leader: bool) -> None:
         """See ``Feature``; one of several operators, the one that writes, has a front measured."""
         ledger = self._log.ledger
         is_new = ledger.round > self._newest[0]
         self._newest = ledger.round, ledger.state
-        if is_writer and is_new and self._every and ledger.round % self._every == 0:
+        if is_leader and is_new and self._every and ledger.round % self._every == 0:
             self._due.set()
 
     async def run(self, addresses: Sequence[str]) -> None:

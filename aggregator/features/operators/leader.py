@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.feed import OpenRounds
-
 from manta_swarm.aggregator.features.operators.lending import MAX_SMALL_BYTES
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from manta_swarm.aggregator.commit.feed import FeedService
 
 from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule

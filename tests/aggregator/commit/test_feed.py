@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import manta_swarm.aggregator.commit.news
-from manta_swarm.aggregator.commit.news import MAX_WAITING_OF_ONE, FeedService
+import manta_swarm.aggregator.commit.feed
+from manta_swarm.aggregator.commit.feed import MAX_WAITING_OF_ONE, FeedService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_FEED_BYTES, AfterRound, Counted, CreditWord, FeedAnswer, LogClient
@@ -213,7 +213,7 @@ def test_one_caller_may_wait_twice_and_all_together_so_often(play: Play, monkeyp
                 await asyncio.gather(*waiting)
             assert scene.num_waiting == 0
 
-    monkeypatch.setattr(manta_swarm.aggregator.commit.news, "MAX_WAITING", 5)
+    monkeypatch.setattr(manta_swarm.aggregator.commit.feed, "MAX_WAITING", 5)
     play(story)
 
 
