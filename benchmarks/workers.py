@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import psutil
 import torch
-from manta_swarm.peer.train.shift import StepRunner
 from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -35,6 +34,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.submit.promises import Promises
+from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerPool

@@ -321,7 +321,7 @@ class LogClient:
             self._with_inclusion_promise(unpack(Signed[InclusionPromise], packed, max_bytes=MAX_ANSWER_BYTES), digest), header_ms=header_ms
         )
 
-    async def feed(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
+    async def next_update(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
 
         Args:
@@ -335,7 +335,7 @@ class LogClient:
             RemoteFault: what it answers proves nothing.
         """
         longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
-        timeout_s = timeouts.CALL_S if left_ms is None else timeouts.news_s(left_ms, longest_ms)
+        timeout_s = timeouts.CALL_S if left_ms is None else timeouts.feed_s(left_ms, longest_ms)
         patient = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
         request = pack(AfterRound(round, patient))
 

@@ -96,6 +96,6 @@ EVALUATION_LOOK_S = 5.0  # between two looks at who is there, and what is slow
 EVALUATORS_S = 60.0  # without anybody who measures, until it is given up
 
 
-def news_s(left_ms: int, grace_ms: int) -> float:
+def feed_s(left_ms: int, grace_ms: int) -> float:
     """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""
     return left_ms / 1000 + grace_ms / 1000 + TIMEOUT_S + ANSWER_S

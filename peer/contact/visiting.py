@@ -57,7 +57,7 @@ class Visit:
             Unreachable: the log does not answer.
             RemoteFault: what it answers proves nothing.
         """
-        told = await self.log.feed(self.operator, 0, left_ms=None)
+        told = await self.log.next_update(self.operator, 0, left_ms=None)
         return None if told.commitment is None else told.commitment.proven.round
 
     async def state(self, round_: Round | None) -> State:

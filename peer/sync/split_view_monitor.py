@@ -121,7 +121,7 @@ class SplitViewMonitor:
         return await look_up_newest(self._node, self._run, self._log)
 
     async def _of_a_neighbour(self, _newest: Commitment | None) -> list[Commitment]:
-        found = [(await self._log.feed(key, 0, left_ms=None)).commitment for key in self._neighbours.some(1)]
+        found = [(await self._log.next_update(key, 0, left_ms=None)).commitment for key in self._neighbours.some(1)]
         return [each for each in found if each is not None]
 
     async def _compare(self, other: Commitment) -> None:

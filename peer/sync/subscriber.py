@@ -134,7 +134,7 @@ class CommitSubscriber:
         while True:
             try:
                 await self._check_whole()
-                await self._hear(self._log.feed(self._log.operator, 0, left_ms=None))
+                await self._hear(self._log.next_update(self._log.operator, 0, left_ms=None))
             except Unreachable as error:
                 logger.info("log not heard reason=%s", error)
                 self._tell_away(True)
@@ -169,7 +169,9 @@ class CommitSubscriber:
                 # A log that was away may have its round open for longer than was known here: it is asked for that before it is waited for.
                 left_ms = max(0, round(self._progress.pace.left_ms(self._clock.now_ms()))) if knows_time else None
                 asked = self._progress.newest_round
-                told = await unless_set(self._woken, self._log.feed(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains))
+                told = await unless_set(
+                    self._woken, self._log.next_update(self._log.operator, asked, left_ms=left_ms, takes_part=self._trains)
+                )
                 if told is None:
                     self._woken.clear()
                     has_met, knows_time = False, False
@@ -208,7 +210,7 @@ class CommitSubscriber:
     async def _ask_a_neighbour(self) -> None:
         for key in self._neighbours.some(1):
             try:
-                await self._hear(self._log.feed(key, self._progress.newest_round, left_ms=None))
+                await self._hear(self._log.next_update(key, self._progress.newest_round, left_ms=None))
                 self._neighbours.met(key)
             except OtherHistory:
                 raise

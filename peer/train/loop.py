@@ -112,7 +112,7 @@ class TrainingLoop:
                 await self._progress.changed.wait()
                 continue
             left_ms = max(0, round(self._pace.left_ms(self._context.clock.now_ms())))
-            await wait_within(self._progress.changed, timeouts.news_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
+            await wait_within(self._progress.changed, timeouts.feed_s(left_ms, grace_ms(self._context.manifest.exchange.max_open_ms)))
             if not self._progress.changed.is_set():
                 self._context.live_status.add(samples_lost=self._machine.discard())
                 return False

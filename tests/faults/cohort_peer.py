@@ -63,7 +63,7 @@ class CohortPeer:
         """Take a place in a roster with others; return it. Each round that comes is tried."""
         round_ = self._scene.ledger().round
         while True:
-            told = await self.liar.log.news(self.liar.log.operator, round_, left_ms=1000)
+            told = await self.liar.log.next_update(self.liar.log.operator, round_, left_ms=1000)
             if told.commitment is None:
                 continue
             self.base = CommitRef.after(told.commitment.proven.round)

@@ -119,7 +119,7 @@ async def take_part(scene: Scene, identity: Identity) -> None:
             await asyncio.sleep(0.02)
             handed = await client.hand_in(header, groups)
         while told < handed.inclusion_promise.round:
-            found = await client.news(client.operator, told, left_ms=ROUND_MS)
+            found = await client.next_update(client.operator, told, left_ms=ROUND_MS)
             told = found.commitment.proven.round.round if found.commitment is not None else told
 
 

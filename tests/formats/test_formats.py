@@ -67,7 +67,7 @@ def test_the_key_is_the_same(kept: Kept) -> None:
 def test_settings_are_read(kept: Kept) -> None:
     config = load_config({"dir": kept.folder / "peer"})
     assert (config.cohort, config.listen, config.gpus) == ("home", ("none",), "0,1")
-    assert (config.limits.assignment, config.limits.schedule) == (60, ((22 * 60, 7 * 60),))
+    assert (config.limits.duty, config.limits.schedule) == (60, ((22 * 60, 7 * 60),))
     last = PeerStore(kept.folder / "peer").last_run()
     assert last is not None
     assert last.run == kept.expected["run"]

@@ -65,26 +65,26 @@ class OperatorPrograms(Programs):
         """Return the newest round that one of these operators has."""
         return max((self.status(name_of(place)).get("round", 0) for place in places), default=0)
 
-    def commit_ref(self, place: int) -> Status:
+    def status_of(self, place: int) -> Status:
         """Return where an operator stands among the others."""
         found: Status = self.status(name_of(place)).get("operators") or {}
         return found
 
     def hear_each_other(self) -> bool:
         """Return whether each operator says that it hears all the others."""
-        return all(len(self.commit_ref(place).get("heard", ())) == self.count - 1 for place in range(self.count))
+        return all(len(self.status_of(place).get("heard", ())) == self.count - 1 for place in range(self.count))
 
-    def writer(self, among: Sequence[int] | None = None) -> int | None:
+    def leader(self, among: Sequence[int] | None = None) -> int | None:
         """Return the operator at work, or one of some, that says that it writes; None: none does."""
         places = self.at_work() if among is None else among
-        return next((place for place in places if self.commit_ref(place).get("role") == "writer"), None)
+        return next((place for place in places if self.status_of(place).get("role") == "leader"), None)
 
-    def wait_for_writer(self) -> int:
-        """Return the writer, once there is one."""
-        self.wait_until(lambda: self.writer() is not None, "an operator writes")
-        writer = self.writer()
-        assert writer is not None
-        return writer
+    def wait_for_leader(self) -> int:
+        """Return the leader, once there is one."""
+        self.wait_until(lambda: self.leader() is not None, "an operator writes")
+        leader = self.leader()
+        assert leader is not None
+        return leader
 
 
 def log_of(directory: Path) -> list[str]:

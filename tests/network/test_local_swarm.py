@@ -24,7 +24,7 @@ from manta_swarm.aggregator.log.contents import COPIED, NOT_COPIED
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import TrustSection
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.runtime.signals import FeedUpdate
+from manta_swarm.runtime.signals import Told
 from tests.network.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -218,7 +218,7 @@ def test_a_swarm_whose_contributions_are_audited_ends_once_all_is_paid(tmp_path:
     trust = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=1, pending_rounds=8, settle_s=20)
     follower = settings.run.follower.model_copy(update={"audit_share": 1.0})
     audited = settings.run.model_copy(update={"trust": trust, "follower": follower})
-    report = LocalSwarm(replace(settings, run=audited), Console(file=io.StringIO()), FeedUpdate()).run()
+    report = LocalSwarm(replace(settings, run=audited), Console(file=io.StringIO()), Told()).run()
     assert report.succeeded, report
     ledgers: list[Ledger] = []
     verify_directory(tmp_path / "swarm" / "aggregator", on_round=ledgers.append)

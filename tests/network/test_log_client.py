@@ -249,7 +249,7 @@ def test_answers_that_mean_nothing_are_refused() -> None:
 def test_the_newest_commit_is_believed_with_the_own_contribution_of_its_round() -> None:
     async def story(line: Line) -> None:
         entry = line.log.commit()
-        told = await line.client.feed(line.log.endpoint.key, 0, left_ms=None)
+        told = await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
         assert told.commitment is not None
         assert told.commitment.receipt == line.log.receipt()
         assert told.commitment.proven.round == entry
@@ -264,9 +264,9 @@ def test_the_newest_commit_is_believed_with_the_own_contribution_of_its_round() 
 
 def test_without_a_new_commit_it_says_how_long_the_round_still_is_open() -> None:
     async def story(line: Line) -> None:
-        assert await line.client.feed(line.log.endpoint.key, 0, left_ms=None) == FeedUpdate(None, None, 60_000, True)
+        assert await line.client.next_update(line.log.endpoint.key, 0, left_ms=None) == FeedUpdate(None, None, 60_000, True)
         line.log.commit()
-        assert await line.client.feed(line.log.endpoint.key, 1, left_ms=None) == FeedUpdate(None, None, 60_000, True)
+        assert await line.client.next_update(line.log.endpoint.key, 1, left_ms=None) == FeedUpdate(None, None, 60_000, True)
 
     with_line(story)
 
@@ -275,7 +275,7 @@ def test_who_is_not_in_the_table_gets_no_contribution() -> None:
     async def story(line: Line) -> None:
         line.log.loses = {digest for digest, (header, _) in line.log.handed.items() if header.contribution.open().founder == OWN}
         line.log.commit()
-        told = await line.client.feed(line.log.endpoint.key, 0, left_ms=None)
+        told = await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
         assert told.commitment is not None
         assert told.counted is None
         assert await line.client.counted(1) is None
@@ -293,7 +293,7 @@ def test_a_patient_caller_waits_for_the_commit_so_long_as_the_log_may_hold_it() 
             return await true_call(key, method, request, timeout_s=timeout_s)
 
         line.node.call = call  # type: ignore[method-assign]
-        asking = asyncio.create_task(line.client.feed(line.log.endpoint.key, 0, left_ms=2_000))
+        asking = asyncio.create_task(line.client.next_update(line.log.endpoint.key, 0, left_ms=2_000))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not asking.done()
@@ -301,7 +301,7 @@ def test_a_patient_caller_waits_for_the_commit_so_long_as_the_log_may_hold_it() 
         told = await asking
         assert told.commitment is not None
         assert told.commitment.proven.round == entry
-        assert waited == [timeouts.news_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
+        assert waited == [timeouts.feed_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
 
     with_line(story)
 
@@ -315,7 +315,7 @@ def test_what_a_neighbour_tells_is_proven_alike_and_not_taken_for_the_logs_word(
             return pack(FeedAnswer((line.log.receipt(),), (), 0))
 
         await neighbour.serve("commit-after", answer)
-        told = await line.client.feed(neighbour.key, 0, left_ms=None)
+        told = await line.client.next_update(neighbour.key, 0, left_ms=None)
         assert told.commitment is not None
         assert (told.commitment.proven.round.round, told.is_from_log) == (1, False)
 
@@ -367,7 +367,7 @@ def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], R
         forged = forge(line)
         await line.answers("commit-after", pack(FeedAnswer((forged,), (), 0)))
         with pytest.raises(error):
-            await line.client.feed(line.log.endpoint.key, 0, left_ms=None)
+            await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
         with pytest.raises(error):
             line.client.open(pack(forged))
         included = line.log._included(1, OWN)
@@ -415,7 +415,7 @@ def test_a_contribution_has_to_be_in_that_very_place_of_the_log() -> None:
         for false in (replace(own, index=other.index), replace(own, proof=other.proof), replace(own, entry=other.entry), round_):
             await line.answers("commit-after", pack(FeedAnswer((line.log.receipt(),), (false,), 0)))
             with pytest.raises(ProofError):
-                await line.client.feed(line.log.endpoint.key, 0, left_ms=None)
+                await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
             await line.answers("listing", pack(Listing(line.log.receipt(), false)))
             with pytest.raises(ProofError):
                 await line.client.counted(1)
@@ -453,7 +453,7 @@ def test_members_who_cannot_stand_are_named() -> None:
 def test_bytes_that_are_no_news_are_refused(answer: bytes) -> None:
     async def story(line: Line) -> None:
         for method, asking in (
-            ("commit-after", lambda: line.client.feed(line.log.endpoint.key, 0, left_ms=None)),
+            ("commit-after", lambda: line.client.next_update(line.log.endpoint.key, 0, left_ms=None)),
             ("listing", line_counted(line)),
         ):
             await line.answers(method, answer)
@@ -553,8 +553,8 @@ def test_a_log_that_is_away_is_weather() -> None:
         line.log.go_away()
         for asking in (
             line.client.hand_in(line.header, GROUPS),
-            line.client.feed(line.log.endpoint.key, 0, left_ms=None),
-            line.client.feed(line.log.endpoint.key, 0, left_ms=5),
+            line.client.next_update(line.log.endpoint.key, 0, left_ms=None),
+            line.client.next_update(line.log.endpoint.key, 0, left_ms=5),
             line.client.counted(1),
             line.client.weighed(entry, line.log.endpoint.key),
         ):

@@ -41,7 +41,7 @@ def test_rounds_go_on_without_the_leader_stop_without_a_quorum_and_nothing_promi
         second = programs.wait_for_leader()
         programs.kill(name_of(second))
         minority = [place for place in others if place != second]
-        programs.wait_until(lambda: all(programs.commit_ref(place).get("leader") is None for place in minority), "nobody writes")
+        programs.wait_until(lambda: all(programs.status_of(place).get("leader") is None for place in minority), "nobody writes")
         stopped = programs.round(minority)
         programs.start_operator(leader)  # which lacks what was decided without it
         programs.wait_until(lambda: programs.round([leader]) >= stopped + 2, "the one that was killed first has what it missed")
@@ -85,11 +85,11 @@ def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_
         before = programs.round(others)
         programs.wait_until(lambda: programs.round(others) > before, "rounds go on without it")
         programs.start_operator(lost)
-        programs.wait_until(lambda: programs.commit_ref(lost).get("role") == "newcomer", "it begins anew")
-        programs.wait_until(lambda: programs.commit_ref(lost).get("role") in ("fellow", "leader"), "it takes part")
+        programs.wait_until(lambda: programs.status_of(lost).get("role") == "newcomer", "it begins anew")
+        programs.wait_until(lambda: programs.status_of(lost).get("role") in ("fellow", "leader"), "it takes part")
         assert "this operator takes part from round" in programs.log(name_of(lost))
 
-        gone = next(place for place in others if programs.commit_ref(place).get("role") != "leader")
+        gone = next(place for place in others if programs.status_of(place).get("role") != "leader")
         programs.kill(name_of(gone))
         before = programs.round(others)
         programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on with its vote")

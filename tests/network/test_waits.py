@@ -31,8 +31,8 @@ def test_who_waits_for_a_commit_waits_longer_than_the_log_lets_it(open_ms: int, 
     longest_ms = max(open_ms, longest_ms)
     left_ms = data.draw(st.integers(0, open_ms))
     held_s = left_ms / 1000 + grace_ms(open_ms) / 1000 + timeouts.TIMEOUT_S
-    assert timeouts.news_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.PUSH_S
-    assert timeouts.news_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.ANSWER_S - 0.001
+    assert timeouts.feed_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.PUSH_S
+    assert timeouts.feed_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.ANSWER_S - 0.001
 
 
 def test_a_round_closes_within_the_log_s_timeout_unless_the_log_is_away() -> None:

@@ -131,7 +131,7 @@ def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_p
 def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(scene: Scene) -> None:
         slow = await working_ahead(scene)
-        monkeypatch.setattr(timeouts, "news_s", lambda *_: 0.1)
+        monkeypatch.setattr(timeouts, "feed_s", lambda *_: 0.1)
         await slow.leaves()
         assert [base for base, _ in handed_by(scene, slow)] == [1]
         assert slow.status.samples_lost == MICROBATCH

@@ -2,7 +2,7 @@
 
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round
-from manta_swarm.protocol.rounds import RoundMachine, Standing
+from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.claim_steps import all_of, means_of, steps_of
@@ -11,7 +11,7 @@ from tests.runs import FixedTrainingSpec, manifest_of
 OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
 SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
-START = Standing.start(MANIFEST, RUN)
+START = CommitRef.start(MANIFEST, RUN)
 MICROBATCH = MANIFEST.microbatch_samples
 
 
@@ -19,18 +19,18 @@ def history(count: int, name: bytes = b"") -> list[Round]:
     """The first rounds of a run, or of another one that begins like it."""
     rounds: list[Round] = []
     for number in range(1, count + 1):
-        base = Standing.after(rounds[-1]).commit if rounds else RUN
+        base = CommitRef.after(rounds[-1]).commit if rounds else RUN
         table, mean, state = (sha256(b"%s %d" % (what + name, number)) for what in (b"table", b"mean", b"state"))
         rounds.append(Round(RUN, number, base, 2 * number, 1, table, mean, state, (), number - 32, 1_000))
     return rounds
 
 
 ROUNDS = history(8)
-STANDINGS = [START, *map(Standing.after, ROUNDS)]
+STANDINGS = [START, *map(CommitRef.after, ROUNDS)]
 
 
 def claim_of(
-    base: Standing = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
+    base: CommitRef = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
 ) -> Signed[Claim]:
     key, root = peer.public_key, sha256(b"work on %d" % base.round)
     convener = (founder or peer).public_key
@@ -48,11 +48,11 @@ def listing(claims: list[Signed[Claim]], founder: Identity) -> Header:
     return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
-def header_of(base: Standing = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
+def header_of(base: CommitRef = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
     return listing([claim_of(base, microbatches, peer, run)], peer)
 
 
-def together_of(base: Standing = START, microbatches: int = 1, founder: Identity = OTHER) -> Header:
+def together_of(base: CommitRef = START, microbatches: int = 1, founder: Identity = OTHER) -> Header:
     """A cohort's, with the claim of ``header_of``."""
     return listing([claim_of(base, microbatches), claim_of(base, 3, OTHER, founder=founder)], founder)
 
@@ -61,11 +61,11 @@ def inclusion_promise_of(header: Header, round: int, run: bytes = RUN) -> Inclus
     return InclusionPromise(run, round, header.contribution.digest)
 
 
-def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+def machine(held: CommitRef | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
     return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedTrainingSpec(sorts=sorts), held)
 
 
-def trained(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+def trained(microbatches: int = 1, held: CommitRef = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
     one = machine(held, sorts)
     for _ in range(microbatches):
         one.microbatch_started()
@@ -73,13 +73,13 @@ def trained(microbatches: int = 1, held: Standing = START, sorts: frozenset[int]
     return one
 
 
-def sealed(microbatches: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+def sealed(microbatches: int = 1, held: CommitRef = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
     one = trained(microbatches, held, sorts)
     assert one.seal(header_of(held, microbatches))
     return one
 
 
-def ticketed(round: int = 1, held: Standing = START) -> RoundMachine:
+def ticketed(round: int = 1, held: CommitRef = START) -> RoundMachine:
     one = sealed(held=held)
     one.ticketed(inclusion_promise_of(header_of(held), round))
     return one

@@ -14,7 +14,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import open_ms_after, weighed_in
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round, entry_of
-from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed, CommitRef
+from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine, Sealed
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, sha256
 from manta_swarm.protocol.table import weights, weights_root

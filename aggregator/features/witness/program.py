@@ -97,7 +97,7 @@ class Witness:
     async def _once(self) -> bool:
         """Wait for a commit and cosign its head; return whether there was one."""
         asked = 0 if self._newest is None else self._newest.proven.round.round
-        told = await self._log.feed(self._log.operator, asked, left_ms=self._left_ms, takes_part=False)
+        told = await self._log.next_update(self._log.operator, asked, left_ms=self._left_ms, takes_part=False)
         self._left_ms = told.left_ms
         newest = told.commitment
         if newest is None or (self._newest is not None and newest.proven.round.round <= asked):

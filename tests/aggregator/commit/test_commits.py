@@ -56,7 +56,7 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
         log = await world.start()
         contributions = everybodys(log.ledger)
         client = log.client(A)
-        waiting = asyncio.create_task(client.news(client.operator, 0, left_ms=OPEN_MS))
+        waiting = asyncio.create_task(client.next_update(client.operator, 0, left_ms=OPEN_MS))
         for one in contributions:
             assert await log.inclusion_promise(one) == InclusionPromise(log.ledger.run, 1, one.digest)
         log.pass_time(OPEN_MS - 1)
@@ -98,7 +98,7 @@ def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_taken(play
         for _ in range(2):
             await asyncio.wait_for(log.working, 60)  # it ended by itself
             client = log.client(A)
-            assert (await client.news(client.operator, 2, left_ms=OPEN_MS)).commitment is None
+            assert (await client.next_update(client.operator, 2, left_ms=OPEN_MS)).commitment is None
             assert (await log.hand_in(last)).status is HandIn.LISTED
             with pytest.raises(Refused, match="finished"):
                 await log.hand_in(late)

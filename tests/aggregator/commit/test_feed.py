@@ -127,20 +127,20 @@ def test_who_does_not_wait_is_told_at_once_where_the_run_stands(play: Play) -> N
     async def story(scene: Scene) -> None:
         client = scene.client(PEERS[0])
         with takes(0):
-            told = await client.news(client.operator, 0, left_ms=None)
+            told = await client.next_update(client.operator, 0, left_ms=None)
             assert (told.commitment, told.counted, told.left_ms, told.is_from_log) == (None, None, OPEN_MS, True)
         scene.commit()
         scene.commit()
         await asyncio.sleep(1)
         with takes(0):
-            told = await client.news(client.operator, 0, left_ms=None)
+            told = await client.next_update(client.operator, 0, left_ms=None)
             assert told.commitment is not None
             assert told.commitment.proven.round.round == 2
             assert told.commitment.proven.commit == scene.log.ledger.last_commit
             assert told.left_ms == OPEN_MS - 1_000
             assert told.counted is not None
             assert told.counted.contribution.founder == PEERS[0].public_key
-            assert (await client.news(client.operator, 2, left_ms=None)).commitment is None
+            assert (await client.next_update(client.operator, 2, left_ms=None)).commitment is None
 
     play(story)
 
@@ -150,11 +150,11 @@ def test_who_waits_is_told_at_the_commit_and_who_is_behind_at_once(play: Play) -
         client = scene.client(PEERS[0])
         at(3, scene.commit)
         with takes(3):
-            told = await client.news(client.operator, 0, left_ms=OPEN_MS)
+            told = await client.next_update(client.operator, 0, left_ms=OPEN_MS)
         assert told.commitment is not None
         assert told.left_ms == OPEN_MS  # of the next round, which is open by then
         with takes(0):
-            assert (await client.news(client.operator, 0, left_ms=OPEN_MS)).commitment == told.commitment
+            assert (await client.next_update(client.operator, 0, left_ms=OPEN_MS)).commitment == told.commitment
 
     play(story)
 
@@ -239,8 +239,8 @@ def test_a_round_is_told_once_the_next_one_is_open(play: Play) -> None:
         await asyncio.sleep(OPEN_MS / 1000)
         grow(scene.log, 1)
         client = scene.client(PEERS[1])
-        assert (await client.news(client.operator, 1, left_ms=None)).commitment is None
-        told = (await client.news(client.operator, 0, left_ms=None)).commitment
+        assert (await client.next_update(client.operator, 1, left_ms=None)).commitment is None
+        told = (await client.next_update(client.operator, 0, left_ms=None)).commitment
         assert told is not None
         assert told.proven.round.round == 1
         with pytest.raises(Refused, match="not made yet"):
@@ -363,7 +363,7 @@ def test_each_member_of_a_cohort_is_shown_the_contribution_that_has_its_claim(pl
         )
         for peer, founder in ((first, second), (second, second), (alone, alone)):
             client = scene.client(peer)
-            told = await client.news(client.operator, 0, left_ms=None)
+            told = await client.next_update(client.operator, 0, left_ms=None)
             shown = await client.counted(1)
             assert shown is not None
             assert told.counted == shown

@@ -39,7 +39,7 @@ async def two_commits(log: LogClient) -> tuple[Receipt, Receipt]:
     """Wait for two commits of a log; return their receipts, the older one first."""
     older: Commitment | None = None
     while True:
-        newest = (await log.news(log.operator, 0, left_ms=None)).commitment
+        newest = (await log.next_update(log.operator, 0, left_ms=None)).commitment
         if older is not None and newest is not None and newest.proven.tree_head.size > older.proven.tree_head.size:
             return older.receipt, newest.receipt
         older = older or newest

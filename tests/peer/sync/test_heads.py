@@ -139,7 +139,7 @@ def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
         context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
         heads = ConsistencyChecker(context, progress_in(context))
         assert await heads.compare()  # it knows nothing yet
-        heads.remember((await client.feed(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
+        heads.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
         assert await heads.compare()
         await MemoryLog(network).start()
         assert not await heads.compare()

@@ -98,7 +98,7 @@ class Script:
 
     # As the log's client.
 
-    async def feed(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
+    async def next_update(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
         if key != OPERATOR:
             answer = self._neighbours[key]
         else:
@@ -200,8 +200,8 @@ def test_a_log_that_has_nothing_to_say_at_once_is_asked_less_and_less_often() ->
 
 def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
     class Pushed(Script):
-        async def feed(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
-            answer = await super().feed(key, round, left_ms=left_ms, takes_part=takes_part)
+        async def next_update(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
+            answer = await super().next_update(key, round, left_ms=left_ms, takes_part=takes_part)
             await self.made._on_pushed(OTHERS[0], b"")
             return answer
 
@@ -311,14 +311,14 @@ def with_two_ears(story: Callable[[MemoryLog, CommitSubscriber, LogClient], Awai
 def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
     async def story(log: MemoryLog, ear: CommitSubscriber, other: LogClient) -> None:
         key = PublicKey(PEERS[0].public_key)
-        assert (await other.feed(key, 0, left_ms=None)).commitment is None
+        assert (await other.next_update(key, 0, left_ms=None)).commitment is None
         log.give(PEERS[2])
         entry = log.commit()
         await ear.first_look()
-        answer = await other.feed(key, 0, left_ms=None)
+        answer = await other.next_update(key, 0, left_ms=None)
         assert answer.commitment is not None
         assert (answer.commitment.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
-        assert (await other.feed(key, 1, left_ms=None)).commitment is None
+        assert (await other.next_update(key, 1, left_ms=None)).commitment is None
         assert unpack(FeedAnswer, await ear._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
 
     with_two_ears(story)
@@ -389,12 +389,12 @@ def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
             assert found is not None
             return found
 
-        async def feed(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
+        async def next_update(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> FeedUpdate:
             if round:
                 with pytest.raises(OtherHistory):
                     await self.made._on_pushed(OTHERS[0], b"")
                 await asyncio.Event().wait()
-            return await super().feed(key, round, left_ms=left_ms, takes_part=takes_part)
+            return await super().next_update(key, round, left_ms=left_ms, takes_part=takes_part)
 
     script = Forked([told(1)])
     with pytest.raises(OtherHistory, match="two histories"):

@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from manta_swarm.peer.train.shift import StepRunner
 from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -25,6 +24,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.cohort.cohort import CohortSession
+from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
@@ -63,7 +63,7 @@ def microbatch_at(index: int) -> tuple[Microbatch, int]:
 
 @dataclasses.dataclass
 class Drawn:
-    """The microbatches of one step. Implements ``peer.train.shift.Microbatches``."""
+    """The microbatches of one step. Implements ``peer.train.step_runner.Microbatches``."""
 
     most: int
     step: int = 0
