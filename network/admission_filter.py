@@ -1,6 +1,6 @@
 """The listen address of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
 
-A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *pass*: beside each of its records in
+A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *admission proof*: beside each of its records in
 the DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to
 show anything. A guest's calls are answered too, but the DHT keeps none of its records, so nobody finds it to train with. Whoever was not
 admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these, see whose admission was
@@ -24,10 +24,10 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together
 
-NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
+NOT_ADMITTED = "not admitted"  # how a refusal begins that an admission proof may change
 _LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories", "entries")  # and what proves two histories
-PUBLIC = frozenset(("manifest", "ping", "admission", "pass", "revoked", *_LOGS))  # methods that answer everybody
-MAX_KNOWN = 65_536  # keys that showed a pass
+PUBLIC = frozenset(("manifest", "ping", "admission", "admission-proof", "revoked", *_LOGS))  # methods that answer everybody
+MAX_KNOWN = 65_536  # keys that showed an admission proof
 _MAX_SIGNED_PROOF_BYTES = MAX_ADMISSION_PROOF_BYTES + 80
 _MAX_CARRIED_BYTES = 4096
 
@@ -52,11 +52,11 @@ class Carried:
 
     def __post_init__(self) -> None:
         if len(self.shown) > 1:
-            raise ValueError("a record carries one pass at most")
+            raise ValueError("a record carries one admission proof at most")
 
 
 class Roll(Protocol):
-    """Who is in without any pass, as a copy of the log or the manifest says it. ``protocol.admitted.Admitted`` is one."""
+    """Who is in without any admission proof, as a copy of the log or the manifest says it. ``protocol.admitted.Admitted`` is one."""
 
     @property
     def out(self) -> Container[bytes]:
@@ -80,7 +80,7 @@ class Known:
     """Who may take part, as far as this node knows."""
 
     def __init__(self, manifest: Manifest, run: bytes, roll: Roll) -> None:
-        """Know nobody's pass yet."""
+        """Know nobody's admission proof yet."""
         self._run = run
         self._operators = manifest.operators
         self._roll = roll
@@ -94,7 +94,7 @@ class Known:
         return key in self and (self._roll.trains(key) or self._passed[key] != GUEST)
 
     def learn(self, key: PublicKey, shown: Signed[AdmissionProof]) -> None:
-        """Take a pass that ``key`` shows.
+        """Take an admission proof that ``key`` shows.
 
         Raises:
             EncodingError, SignatureError: it is none of this key's.
@@ -156,7 +156,7 @@ class AdmissionFilter:
     async def open(self) -> None:
         """Keep records of those alone who are in, and take passes, from now on."""
         self._node.hold_records_to(self._known)
-        await self._node.serve("pass", self._on_pass)
+        await self._node.serve("admission-proof", self._on_pass)
 
     async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
         self._known.learn(caller, unpack(Signed[AdmissionProof], request, max_bytes=_MAX_SIGNED_PROOF_BYTES))
@@ -183,13 +183,13 @@ class AdmissionFilter:
         await self._node.serve(method, handler if method in PUBLIC else held)
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
-        """See ``Endpoint.call``; a node that does not know this one yet is shown the pass, and called once more."""
+        """See ``Endpoint.call``; a node that does not know this one yet is shown the admission proof, and called once more."""
         try:
             return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
         except Refused as error:
             if self._own is None or not str(error).startswith(NOT_ADMITTED):
                 raise
-        await self._node.call(key, "pass", pack(self._own), timeout_s=timeouts.CALL_S)
+        await self._node.call(key, "admission-proof", pack(self._own), timeout_s=timeouts.CALL_S)
         return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:

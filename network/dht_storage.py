@@ -17,7 +17,7 @@ from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_BYTES_OF_A_NAME = 768 * 1024  # all of it answers one search
-MIN_RECORD_BYTES = 768  # that a record counts for, as a member's announcement with its pass may: a smaller one is no better off
+MIN_RECORD_BYTES = 768  # that a record counts for, as a member's announcement with its admission proof may: a smaller one is no better off
 MAX_NAMES_OF_AN_OWNER = 32
 FIRST = ""  # the source of records that give way to none: this node's own, and those of the nodes that it was told to enter by
 _FRAME_BYTES = 64  # that a record's owner and expiry, and the framing around them, add to it

@@ -16,7 +16,7 @@ _MAX_NOTICE_BYTES = 1024
 _AT_ONCE = 64
 _WAITING = 16  # shutdown notices that nobody has taken, until the next one is held up
 
-METHOD = "shutdown_notice"
+METHOD = "shutdown-notice"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class PeerStore:
 
     def own_proof(self, run: bytes) -> AtomicFile:
         """Return the file of this peer's pass, a packed Signed[Pass]."""
-        return AtomicFile(self.run_path(run) / "pass", _MAX_BYTES)
+        return AtomicFile(self.run_path(run) / "admission-proof", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:
         """Return the file of a ``peer.credit.credit_file.Kept``."""

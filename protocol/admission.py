@@ -95,7 +95,7 @@ class Admission:
 class AdmissionProof:
     """An operator's word to other peers, who have no copy of the log, that a key was admitted."""
 
-    signing: ClassVar[Signing] = Signing("pass", MAX_ADMISSION_PROOF_BYTES, by="operator")
+    signing: ClassVar[Signing] = Signing("admission-proof", MAX_ADMISSION_PROOF_BYTES, by="operator")
 
     run: bytes
     operator: bytes  # who signs it
@@ -109,15 +109,15 @@ class AdmissionProof:
 
 
 def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
-    """Return as what ``key`` was let into ``run``, whose ``operators`` are these, by the pass that it shows.
+    """Return as what ``key`` was let into ``run``, whose ``operators`` are these, by the admission proof that it shows.
 
     Raises:
-        EncodingError: it is no pass, or another key's, or for another run.
+        EncodingError: it is no admission proof, or another key's, or for another run.
         SignatureError: none of them signed it.
     """
     found = shown.open()
     if (found.run, found.key) != (run, key):
-        raise EncodingError("a pass for another key, or for another run")
+        raise EncodingError("an admission proof for another key, or for another run")
     if found.operator not in operators:
-        raise SignatureError("the signature of this pass is by no operator of the run")
+        raise SignatureError("the signature of this admission proof is by no operator of the run")
     return found.role

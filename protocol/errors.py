@@ -18,7 +18,7 @@ MantaError
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            contributions, or weights, that are not those of a round (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
-│   ├── Outdated              a writer whose ballot is older than one that was promised (protocol.ballots)
+│   ├── Outdated              a leader whose ballot is older than one that was promised (protocol.ballots)
 │   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)
 │   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.intake.refusals)

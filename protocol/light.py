@@ -64,14 +64,14 @@ class EnterRequest:
 
     run: bytes
     key: bytes
-    shown: tuple[Signed[AdmissionProof], ...]  # the pass, where it has one
+    shown: tuple[Signed[AdmissionProof], ...]  # the admission proof, where it has one
     admission: tuple[Signed[Admission], ...]  # by its invitation, where it has none
 
     def __post_init__(self) -> None:
         for what in ("run", "key"):
             check_digest(getattr(self, what), what)
         if len(self.shown) + len(self.admission) != 1:
-            raise ValueError("a key shows its pass, or an admission")
+            raise ValueError("a key shows its admission proof, or an admission")
 
 
 @dataclass(frozen=True, slots=True)

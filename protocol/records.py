@@ -206,7 +206,7 @@ class Header:
 class InclusionPromise:
     """The log's word that a contribution and its body are on its disk, and will be in the table of a round."""
 
-    signing: ClassVar[Signing] = Signing("inclusion_promise", MAX_PAYLOAD_BYTES, by="")  # any operator of the run
+    signing: ClassVar[Signing] = Signing("inclusion-promise", MAX_PAYLOAD_BYTES, by="")  # any operator of the run
 
     run: bytes
     round: int  # that it counts in

@@ -326,7 +326,7 @@ def rows() -> Iterator[tuple[str, str]]:
     admission = Signed.sign(Admission(invitation, KEY.public_key), COHORT_PEER)
     yield "SHA-256 of the entry of *key*'s admission by it, which *cohort peer* signs", f"`{sha256(entry_of(admission)).hex()}`"
     shown = Signed.sign(AdmissionProof(RUN, KEY.public_key, COHORT_PEER.public_key, "member"), KEY)
-    yield 'signature of the pass `[run, key, cohort_peer, "member"]`', f"`{shown.signature.hex()}`"
+    yield 'signature of the admission proof `[run, key, cohort_peer, "member"]`', f"`{shown.signature.hex()}`"
     revocation = Signed.sign(Revocation(RUN, KEY.public_key, "peer", COHORT_PEER.public_key), KEY)
     what = 'signature of the revocation `[run, key, "peer", cohort_peer]`; SHA-256 of its entry'
     yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"

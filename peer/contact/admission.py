@@ -71,6 +71,6 @@ async def _pass(
     except Refused as error:
         raise (not_let_in(manifest, error) if request else not_invited(manifest, identity)) from error
     except RemoteFault as error:
-        raise UserError(f"the log of {manifest.name} answers with no pass ({error}): ask its operator") from error
+        raise UserError(f"the log of {manifest.name} answers with no admission proof ({error}): ask its operator") from error
     store.own_proof(run).write(pack(own))
     return own

@@ -28,7 +28,7 @@ class RevokedKeys:
         self.out: set[bytes] = set()
 
     def trains(self, key: bytes) -> bool:
-        """See ``Roll``; whoever has a pass shows it."""
+        """See ``Roll``; whoever has an admission proof shows it."""
         return self._named.trains(key)
 
     async def look(self) -> None:

@@ -25,7 +25,7 @@ def search_as_a_guest(directory: Path, address: str) -> None:
     guest = typed_search("search", *find, "--generations", "1", "--invitation", guests)
     assert guest.returncode == 0, guest.stderr
     assert (out / "best.json").exists()
-    again = typed_search("search", *find, "--generations", "1")  # its key and its pass lie beside what it found
+    again = typed_search("search", *find, "--generations", "1")  # its key and its admission proof lie beside what it found
     assert again.returncode == 0, again.stderr
 
 

@@ -187,7 +187,7 @@ def test_one_that_is_slow_to_answer_and_there_is_waited_for() -> None:
 def test_one_that_is_cut_off_from_the_others_says_so_and_a_refusal_is_a_refusal() -> None:
     async def story(town: Town) -> None:
         first, second, third = town.line.in_turn
-        await town.answers(first, AskAnother("it hears of no writer"))
+        await town.answers(first, AskAnother("it hears of no leader"))
         assert await town.ask() == second
         await town.answers(second, EncodingError("no"))
         with pytest.raises(Refused, match="no"):

@@ -86,7 +86,7 @@ def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_
         programs.wait_until(lambda: programs.round(others) > before, "rounds go on without it")
         programs.start_operator(lost)
         programs.wait_until(lambda: programs.status_of(lost).get("role") == "newcomer", "it begins anew")
-        programs.wait_until(lambda: programs.status_of(lost).get("role") in ("fellow", "leader"), "it takes part")
+        programs.wait_until(lambda: programs.status_of(lost).get("role") in ("follower", "leader"), "it takes part")
         assert "this operator takes part from round" in programs.log(name_of(lost))
 
         gone = next(place for place in others if programs.status_of(place).get("role") != "leader")

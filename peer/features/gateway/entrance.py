@@ -46,7 +46,7 @@ class Entrance:
             raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
 
     async def enter(self, request: bytes) -> Signed[AdmissionProof]:
-        """Return the pass of the key of a packed EnterRequest, which may lease from now on.
+        """Return the admission proof of the key of a packed EnterRequest, which may lease from now on.
 
         Raises:
             NotAdmitted: the run does not let it in, or as a guest.

@@ -1,4 +1,4 @@
-"""How a light contributor comes into a run that not everybody may take part in: through its gateway, by its pass or by an invitation."""
+"""How a light contributor comes into a run that not everybody may take part in: through its gateway, by its admission proof or by an invitation."""
 
 from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
@@ -29,7 +29,7 @@ class Entry:
             UserError: the run does not let it in; the message says what to ask for.
             Unreachable: the gateway is away, or reaches no log.
             RemoteFault: it says what makes no sense.
-            StorageError: the pass cannot be kept.
+            StorageError: the admission proof cannot be kept.
         """
         key = self._identity.public_key
         if manifest.admission.is_open or key in Admitted(manifest, run):

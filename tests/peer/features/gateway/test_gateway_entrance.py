@@ -59,7 +59,7 @@ class Invited:
         return pack(self.shown(admission.key, role=invitation.role))
 
     def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Signed[AdmissionProof]:
-        """Return a pass of ``key``."""
+        """Return an admission proof of ``key``."""
         return Signed.sign(AdmissionProof(run or self.run, operator.public_key, key, role), operator)
 
     def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Token:
@@ -97,7 +97,7 @@ def test_an_invited_key_leases_and_comes_back_by_its_pass_and_no_other_leases(tm
             await invited.lease(ALICE)
         await invited.enter(ALICE, tmp_path / "alice", token.to_text())
         assert await invited.lease(ALICE)
-        await invited.enter(ALICE, tmp_path / "alice")  # its pass is enough from now on, also where the gateway is another one
+        await invited.enter(ALICE, tmp_path / "alice")  # its admission proof is enough from now on, also where the gateway is another one
         assert len(invited.asked) == 1
         with pytest.raises(UserError, match="takes invited peers only"):
             await invited.enter(BOB, tmp_path / "bob")

@@ -41,7 +41,7 @@ def test_members_call_each_other_and_find_each_others_records_and_a_stranger_nei
                 await third.call(bob.key, "echo", request, timeout_s=30)
         await alice.publish("members", b"alice", ttl_s=60)
         await third.publish("members", b"a plain one", ttl_s=60)
-        await (await gate_of(third, has_pass=False)).publish("members", b"one without a pass", ttl_s=60)
+        await (await gate_of(third, has_pass=False)).publish("members", b"one without an admission proof", ttl_s=60)
         assert await bob.lookup("members") == {alice.key: b"alice"}
         kept = {owner for held in (first, second) for _, item in held.dht.protocol.storage.items() for owner in item.value.data}
         assert len(kept) == 1

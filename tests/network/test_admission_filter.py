@@ -22,7 +22,7 @@ ALICE, BOB, STRANGER = PEERS[:3]
 INVITED, LISTED = AdmissionRule("invitation"), AdmissionRule("list", (ALICE.public_key, BOB.public_key))
 
 
-class ListenAddress:
+class FilteredNodes:
     """Gates of one run."""
 
     def __init__(self, rule: AdmissionRule) -> None:
@@ -33,10 +33,10 @@ class ListenAddress:
         """Return a peer's pass."""
         return Signed.sign(AdmissionProof(self.signed.run, operator.public_key, peer.public_key, role), operator)
 
-    async def admission_filter(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> AdmissionFilter:
+    async def admission_filter(self, peer: Identity, *, has_proof: bool = False, role: str = MEMBER) -> AdmissionFilter:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
-        own = self.shown(peer, role=role) if has_pass else None
+        own = self.shown(peer, role=role) if has_proof else None
         known = Known(self.manifest, self.signed.run, named)
         admission_filter = AdmissionFilter(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
         await admission_filter.open()
@@ -56,13 +56,13 @@ async def call(admission_filter: Any, other: Identity, method: str = "echo") -> 
 
 def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
     async def story() -> None:
-        listen_address = ListenAddress(INVITED)
-        alice, _ = await listen_address.admission_filter(ALICE, has_pass=True), await listen_address.admission_filter(BOB, has_pass=True)
+        scene = FilteredNodes(INVITED)
+        alice, _ = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
         calls = []
-        listen_address.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
+        scene.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
         assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
-        assert [method for _, method in calls] == ["echo", "pass", "echo", "echo"]
-        stranger = await listen_address.admission_filter(STRANGER)
+        assert [method for _, method in calls] == ["echo", "admission-proof", "echo", "echo"]
+        stranger = await scene.admission_filter(STRANGER)
         with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
             await call(stranger, BOB)
         assert await call(stranger, BOB, "manifest") == b"hello"
@@ -72,12 +72,12 @@ def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
 
 def test_anothers_pass_opens_nothing() -> None:
     async def story() -> None:
-        listen_address = ListenAddress(INVITED)
-        await listen_address.admission_filter(BOB, has_pass=True)
-        thief = listen_address.network.endpoint(STRANGER.public_key)
+        scene = FilteredNodes(INVITED)
+        await scene.admission_filter(BOB, has_proof=True)
+        thief = scene.network.endpoint(STRANGER.public_key)
         for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
-            with pytest.raises(Refused, match=r"pass"):
-                await thief.call(BOB.public_key, "pass", pack(listen_address.shown(key, signer)), timeout_s=20)
+            with pytest.raises(Refused, match=r"proof"):
+                await thief.call(BOB.public_key, "admission-proof", pack(scene.shown(key, signer)), timeout_s=20)
         with pytest.raises(Refused, match=NOT_ADMITTED):
             await call(thief, BOB)
 
@@ -86,30 +86,30 @@ def test_anothers_pass_opens_nothing() -> None:
 
 def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
     async def story() -> None:
-        listen_address = ListenAddress(LISTED)
-        alice, _ = await listen_address.admission_filter(ALICE), await listen_address.admission_filter(BOB)
+        scene = FilteredNodes(LISTED)
+        alice, _ = await scene.admission_filter(ALICE), await scene.admission_filter(BOB)
         assert await call(alice, BOB) == b"hello"
         with pytest.raises(Refused, match="its manifest lists"):
-            await call(await listen_address.admission_filter(STRANGER), BOB)
+            await call(await scene.admission_filter(STRANGER), BOB)
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(("rule", "has_pass"), [(INVITED, True), (LISTED, False)])
-def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pass: bool) -> None:
+@pytest.mark.parametrize(("rule", "has_proof"), [(INVITED, True), (LISTED, False)])
+def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_proof: bool) -> None:
     async def story() -> None:
-        listen_address = ListenAddress(rule)
+        scene = FilteredNodes(rule)
         alice, bob = (
-            await listen_address.admission_filter(ALICE, has_pass=has_pass),
-            await listen_address.admission_filter(BOB, has_pass=has_pass),
+            await scene.admission_filter(ALICE, has_proof=has_proof),
+            await scene.admission_filter(BOB, has_proof=has_proof),
         )
-        stranger = await listen_address.admission_filter(STRANGER)
+        stranger = await scene.admission_filter(STRANGER)
         await alice.publish("members", b"alice", ttl_s=60)
         await stranger.publish("members", b"stranger", ttl_s=60)
         assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
         assert await call(alice, BOB) == b"hello"
-        plain = listen_address.network.endpoint(STRANGER.public_key)
-        stolen = Carried((listen_address.shown(ALICE),), b"stranger")
+        plain = scene.network.endpoint(STRANGER.public_key)
+        stolen = Carried((scene.shown(ALICE),), b"stranger")
         for value in (b"stranger", pack(stolen), b""):
             await plain.publish("members", value, ttl_s=60)
             assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
@@ -119,9 +119,9 @@ def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pa
 
 def test_a_guest_is_answered_and_found_by_nobody() -> None:
     async def story() -> None:
-        listen_address = ListenAddress(INVITED)
-        alice, bob = await listen_address.admission_filter(ALICE, has_pass=True), await listen_address.admission_filter(BOB, has_pass=True)
-        guest = await listen_address.admission_filter(STRANGER, has_pass=True, role=GUEST)
+        scene = FilteredNodes(INVITED)
+        alice, bob = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
+        guest = await scene.admission_filter(STRANGER, has_proof=True, role=GUEST)
         for member in (alice, bob):  # the one hears of it by its records first, the other by its call
             await guest.publish("members", b"guest", ttl_s=60)
             assert await member.lookup("members") == {}
