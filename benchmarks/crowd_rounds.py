@@ -211,7 +211,7 @@ class Peer:
         self.is_gone = False
         self.is_awake = True  # else it waits for something that calls ``step``
         self.wakes_at = 0.0
-        self.sealed_at: float | None = None  # until it has an inclusion promise
+        self.signed_at: float | None = None  # until it has an inclusion promise
         self.open_ms = log.open_ms
         self.listed_in = 0  # the newest round whose table has this peer, as far as it knows
         self.microbatches = 0
@@ -254,7 +254,7 @@ class Peer:
             return
         machine, now = self.machine, self.world.now
         phase = machine.phase
-        if phase is Phase.SEALED:
+        if phase is Phase.SIGNED:
             self.hand_in()
         elif phase is Phase.BEHIND:
             state = machine.newest.state
@@ -263,9 +263,9 @@ class Peer:
             if not machine.is_overdue and self.may_start_microbatch():
                 self.train()
             else:
-                self.seal()
+                self.sign()
                 self.step()
-        elif phase is Phase.TICKETED and machine.may_work_ahead and 2 * self.pace.microbatch_ms > self.open_ms:
+        elif phase is Phase.PROMISED and machine.may_work_ahead and 2 * self.pace.microbatch_ms > self.open_ms:
             if self.pace.microbatch_ms < self.pace.left_ms(now):
                 if self.wakes_at < now:
                     self.wakes_at = now + self.pace.left_ms(now) - self.pace.microbatch_ms + 1
@@ -301,7 +301,7 @@ class Peer:
 
         self.busy(duration_ms, trained)
 
-    def seal(self) -> None:
+    def sign(self) -> None:
         base = self.machine.base
         work = sha256(self.key + base.commit)
         steps = (ClaimStep(0, self.microbatches - 1, (), work),)
@@ -322,13 +322,13 @@ class Peer:
             self.pace.microbatch_ms,
         )
         contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), 1, (StepMean(work, 1),), work, b"")
-        assert self.machine.seal(Header(Signed(contribution), (Signed(claim),)))
-        self.microbatches, self.sealed_at = 0, self.world.now
+        assert self.machine.sign(Header(Signed(contribution), (Signed(claim),)))
+        self.microbatches, self.signed_at = 0, self.world.now
 
     # The log answers after a latency each way; every answer finds the peer as it was, or with newer commits.
 
     def hand_in(self) -> None:
-        header = self.machine.sealed.header
+        header = self.machine.signed.header
         self.is_awake = False
         self.then(CODING_MS + self.varied(self.latency_ms), lambda: self.header_came(header))
 
@@ -338,33 +338,33 @@ class Peer:
 
     def answered(self, header: Header, answer: str) -> None:
         if answer == "body":
-            if self.sealed_at is not None and header.contribution.opened.round == self.machine.round:
-                self.pace.header_took(self.world.now - self.sealed_at)
+            if self.signed_at is not None and header.contribution.opened.round == self.machine.round:
+                self.pace.header_took(self.world.now - self.signed_at)
             self.then(self.varied(self.upload_ms) + self.varied(self.latency_ms), lambda: self.body_came(header))
             return
         if answer == "inclusion_promise":
-            self.ticketed(header, self.log.closing.round_of(header.contribution.digest))
+            self.promised(header, self.log.closing.round_of(header.contribution.digest))
         elif answer == "listed":
             self.machine.listed()
         elif answer == "again":
             self.busy(AGAIN_MS, lambda: None)
             return
-        elif self.machine.sealed is not None:
+        elif self.machine.signed is not None:
             self.tally.lost[answer] += self.machine.refused(answer)
         self.is_awake = True
         self.step()
 
     def body_came(self, header: Header) -> None:
         def told(round_: int | None) -> None:
-            self.then(self.varied(self.latency_ms), lambda: self.ticketed(header, round_))
+            self.then(self.varied(self.latency_ms), lambda: self.promised(header, round_))
 
         self.log.body(header.contribution.digest, told)
 
-    def ticketed(self, header: Header, round_: int | None) -> None:
+    def promised(self, header: Header, round_: int | None) -> None:
         if round_ is not None:
-            self.machine.ticketed(InclusionPromise(RUN, round_, header.contribution.digest))
-            if self.sealed_at is not None and round_ == header.contribution.opened.round:
-                self.pace.inclusion_promise_took(self.world.now - self.sealed_at)
-            self.sealed_at = None
+            self.machine.promised(InclusionPromise(RUN, round_, header.contribution.digest))
+            if self.signed_at is not None and round_ == header.contribution.opened.round:
+                self.pace.inclusion_promise_took(self.world.now - self.signed_at)
+            self.signed_at = None
         self.is_awake = True
         self.step()

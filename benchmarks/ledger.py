@@ -79,9 +79,9 @@ class Rounds:
             counted, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
             of_step, founder = (StepMean(mean, counted),), some[0].public_key
             contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
-            sealed = Signed.sign(contribution, some[0])
+            signed = Signed.sign(contribution, some[0])
             samples += sum(claim.microbatches for claim in opened) * self.manifest.microbatch_samples
-            entries.append(entry_of(Header(sealed, tuple(signed))))
+            entries.append(entry_of(Header(signed, tuple(signed))))
         entries.append(self._commit(len(entries), samples, claims))
         return entries
 

@@ -176,7 +176,7 @@ def resume_command(**options: Any) -> None:
 
 @main.command(name="leave")
 @DIR
-@click.option("--now", is_flag=True, help="Stop at once; what was sealed is kept for the next start.")
+@click.option("--now", is_flag=True, help="Stop at once; what was signed is kept for the next start.")
 def leave_command(now: bool, **options: Any) -> None:
     """Let the peer of a directory hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
     second one does."""
@@ -233,7 +233,7 @@ def _join(config: "PeerConfig", console: "PrintingConsole") -> None:
         with console:
             asyncio.run(join(config, console=console))
     except Stopped:
-        click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
+        click.echo("manta-peer: stopped at once; what was signed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()
         os._exit(130)  # all is closed; what else Python does at its end waits for the microbatch under way
     finally:

@@ -79,7 +79,7 @@ class PeerConfig(Limits):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 
     dir: Path = Field(
-        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, sealed work"
+        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, signed work"
     )
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")

@@ -1,4 +1,4 @@
-"""A peer in a run: it trains microbatches, seals a contribution, hands it in, learns of the commit, fetches what leads there, and so on.
+"""A peer in a run: it trains microbatches, signs a contribution, hands it in, learns of the commit, fetches what leads there, and so on.
 
 ``protocol.rounds.RoundMachine`` decides what each event means. The session owns the actors that do the rest, and passes on what they
 return.
@@ -151,7 +151,7 @@ class Session:
             return
         show_outcome(self.context.live_status, finding)
         if finding.is_counted:
-            self._credit.counted(finding.round, finding.sealed.header.claims[0], finding.found)
+            self._credit.counted(finding.round, finding.signed.header.claims[0], finding.found)
         self.features.on_outcome(finding)
 
     async def _find(self) -> None:
@@ -319,7 +319,7 @@ class Session:
             self.progress.changed.clear()
             phase = self.machine.phase
             self.context.live_status.update(phase=phase.value)
-            if phase is Phase.SEALED:
+            if phase is Phase.SIGNED:
                 if not await self._hand_in():
                     return
             elif phase is Phase.FINISHED:
@@ -348,7 +348,7 @@ class Session:
                 await self.progress.changed.wait()
 
     async def _hand_in(self) -> bool:
-        """Try to hand in what is sealed; False: the log is away, and the person leaves, or the run is over."""
+        """Try to hand in what is signed; False: the log is away, and the person leaves, or the run is over."""
         attempt = await self.submitter.hand_in()
         is_away = attempt.result is Result.AWAY
         if is_away and self.ended:

@@ -1,10 +1,10 @@
-"""A peer's directory: the identity, the run it joined last, its sealed work, and a status file for other programs to read.
+"""A peer's directory: the identity, the run it joined last, its signed work, and a status file for other programs to read.
 
 identity.key          the Ed25519 key, mode 0600
 peer.toml             the person's settings (see ``peer.config``); only read
 lock                  locked while a peer (or an aggregator) runs on the directory
 last.json             the run joined last, where it was found, and some of its peers
-runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
+runs/<run>/signed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
 runs/<run>/pass       the log's word that this peer was let in, where not everybody is
@@ -45,7 +45,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A contribution as it was sealed."""
+    """A contribution as it was signed."""
 
     header: Header
     body: bytes
@@ -105,10 +105,10 @@ class PeerStore:
         """Return the file of a ``peer.credit.credit_file.Kept``."""
         return credit_file(self.run_path(run))
 
-    def sealed(self, run: bytes) -> AtomicFile:
-        """Return the file of the newest contribution that this peer sealed, a ``Kept``."""
+    def signed(self, run: bytes) -> AtomicFile:
+        """Return the file of the newest contribution that this peer signed, a ``Kept``."""
         remedy = "check the disk, then delete the file: the microbatches of one round are lost with it"
-        return AtomicFile(self.run_path(run) / "sealed", _MAX_VECTOR_BYTES, remedy)
+        return AtomicFile(self.run_path(run) / "signed", _MAX_VECTOR_BYTES, remedy)
 
     def residuals(self, run: bytes) -> AtomicFile:
         """Return the file that says which residuals there are, a ``KeptResiduals``."""

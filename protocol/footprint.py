@@ -77,7 +77,7 @@ class PeerDisk:
 
     vectors: int  # that audits may ask for, about
     residuals: int
-    sealed: int  # the newest contribution
+    signed: int  # the newest contribution
     data: int  # shards that travel
     payout_receipt: int  # for each round that counts it
     most: int  # of all, whatever audits ask for and however long the run is
@@ -85,7 +85,7 @@ class PeerDisk:
     @property
     def usual(self) -> int:
         """Of all but the payout receipts, once the run has gone on for as many rounds as audits may ask about."""
-        return self.vectors + self.residuals + self.sealed + self.data
+        return self.vectors + self.residuals + self.signed + self.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> Peer
     exchange, rules = manifest.exchange, manifest.audit_rules
     contribution = entry_bytes(exchange.local_steps)
     residuals = _RESIDUALS * sizes.vector if codec_named(exchange.codec).is_sparse else 0
-    sealed = sizes.body + contribution
+    signed = sizes.body + contribution
     most_payout_receipts = min(manifest.num_rounds * (_RECEIPT_BYTES + exchange.max_rows * contribution), MAX_RECEIPTS_BYTES)
     return PeerDisk(
         vectors=usual_vectors_bytes(exchange, rules, sizes.num_weights),
         residuals=residuals,
-        sealed=sealed,
+        signed=signed,
         data=data,
         payout_receipt=_RECEIPT_BYTES + table.rows * contribution,
-        most=most_vectors_bytes(exchange, rules, sizes.num_weights) + residuals + sealed + data + most_payout_receipts,
+        most=most_vectors_bytes(exchange, rules, sizes.num_weights) + residuals + signed + data + most_payout_receipts,
     )
 
 

@@ -37,7 +37,7 @@ class LogPosition:
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= MAX_SIZE or not 0 <= self.round <= MAX_ROUND:
-            raise ValueError("no standing of an operator")
+            raise ValueError("no position of an operator")
 
 
 @dataclass(frozen=True, slots=True)

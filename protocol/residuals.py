@@ -12,7 +12,7 @@ RESIDUAL_ROUNDS = 32  # a residual is added to work on the bases of so many roun
 
 
 def is_added(left: int, newest: int, sorts_after: Callable[[int], bool]) -> bool:
-    """Return whether the residual that the table of ``left`` left is still added to what is sealed after the commit of ``newest``."""
+    """Return whether the residual that the table of ``left`` left is still added to what is signed after the commit of ``newest``."""
     return newest - left <= RESIDUAL_ROUNDS and not any(sorts_after(round_) for round_ in range(left, newest + 1))
 
 

@@ -139,7 +139,7 @@ class Durations:
         self._averaging.append(duration_ms)
 
     def gathered(self, duration_ms: float) -> None:
-        """Note how long it took from the end of the work until what was learnt was sealed, and on its way, and all of it was here."""
+        """Note how long it took from the end of the work until what was learnt was signed, and on its way, and all of it was here."""
         self._gathering.append(duration_ms)
 
     @property

@@ -1,22 +1,22 @@
 """The round as one peer sees it: a pure state machine.
 
-The caller says what happened (a microbatch trained, a contribution sealed, an inclusion promise or a commit received), the answer says what
+The caller says what happened (a microbatch trained, a contribution signed, an inclusion promise or a commit received), the answer says what
 it means. No I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
 
-    BEHIND ──caught_up──> WORKING ──seal, restore──> SEALED ──ticketed, accepted──> TICKETED ──committed──> BEHIND of the next round
+    BEHIND ──caught_up──> WORKING ──sign, restore──> signed ──promised, accepted──> promised ──committed──> BEHIND of the next round
     FINISHED: the state of the last round is held
 
 A commit that comes while there is work that has no inclusion promise takes nothing away: the work stays what it is, on its old base, and is
 handed in for a later round, until it is too old. So a slow peer's microbatches count too.
 
-What is sealed is this peer's contribution alone, which nobody else is needed for. Its claim may stand in the cohort's as well, whatever the
+What is signed is this peer's contribution alone, which nobody else is needed for. Its claim may stand in the cohort's as well, whatever the
 cohort does with it: the inclusion promise of either is a promise that the claim is in a table, once (``accepted``).
 
-What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a sealed
+What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a signed
 contribution stays the same bytes until its claim is in the log or too old; no second one is made on its base, unless the log refused it for
 good, or it may not be handed in alone and its cohort fell apart: if both come to the log, one of them counts.
 
-Two things remain the caller's duty. A sealed contribution and its body are stored durably *before* its header or its claim is first sent,
+Two things remain the caller's duty. A signed contribution and its body are stored durably *before* its header or its claim is first sent,
 and come back through ``restore``. And a ``Round`` given to ``committed`` has been checked against the log (receipt).
 """
 
@@ -39,8 +39,8 @@ class Phase(Enum):
 
     BEHIND = "behind"  # the log has a commit whose state is not held yet: fetch what leads there
     WORKING = "working"
-    SEALED = "sealed"  # a contribution is ready and has no inclusion promise: hand it in
-    TICKETED = "ticketed"  # it has one, or is in a table already: wait for the commit
+    SIGNED = "signed"  # a contribution is ready and has no inclusion promise: hand it in
+    PROMISED = "promised"  # it has one, or is in a table already: wait for the commit
     FINISHED = "finished"  # the last round's state is held
 
 
@@ -66,7 +66,7 @@ class CommitRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SignedWork:
     """A peer's work on one base that is not in the log yet, as far as the peer knows."""
 
     header: Header  # of this peer alone
@@ -87,7 +87,7 @@ class Commit:
 
     is_news: bool  # else nothing changed
     commit_ref: CommitRef
-    promised: Sealed | None  # its inclusion promise was for this round or one before: its claim has to be in the log
+    promised: SignedWork | None  # its inclusion promise was for this round or one before: its claim has to be in the log
     samples_lost: int  # of contributions and microbatches that no round can take any more
     inclusion_promise: InclusionPromise | None = None  # of what was promised
 
@@ -113,7 +113,7 @@ class RoundMachine:
         self._begun_at = 0  # the newest round when that work began
         self._fetch_took_long = False  # so long that there are newer commits than the one held: work on that one before the next fetch
         self._least_base = 0  # the round of a commit that the next contribution may stand on
-        self._sealed: Sealed | None = None
+        self._signed: SignedWork | None = None
         self._inclusion_promise: InclusionPromise | None = None
         self.dropped: Counter[str] = Counter()  # contributions that came to nothing, by reason, over the whole life
 
@@ -122,16 +122,16 @@ class RoundMachine:
     @property
     def phase(self) -> Phase:
         """What there is to do, the most urgent first."""
-        if self._sealed is not None and self._inclusion_promise is None:
-            return Phase.SEALED
-        if self._sealed is None and (self.is_overdue or self._works_behind):
+        if self._signed is not None and self._inclusion_promise is None:
+            return Phase.SIGNED
+        if self._signed is None and (self.is_overdue or self._works_behind):
             return Phase.WORKING
         if self._missing or self._held is None:
             return Phase.BEHIND
         if self._is_over:
             return Phase.FINISHED
-        if self._sealed is not None or self._held.round < self._least_base:
-            return Phase.TICKETED
+        if self._signed is not None or self._held.round < self._least_base:
+            return Phase.PROMISED
         return Phase.WORKING
 
     @property
@@ -163,7 +163,7 @@ class RoundMachine:
 
     @property
     def samples(self) -> int:
-        """Samples trained and not sealed yet."""
+        """Samples trained and not signed yet."""
         return self._samples
 
     @property
@@ -173,13 +173,13 @@ class RoundMachine:
 
     @property
     def is_overdue(self) -> bool:
-        """Is there work, or a microbatch on its way, from before the newest commit: to be sealed once it is whole and no other one waits."""
+        """Is there work, or a microbatch on its way, from before the newest commit: to be signed once it is whole and no other one waits."""
         return self._begun_at < self.newest.round and (self._samples > 0 or self._under_way > 0)
 
     @property
-    def sealed(self) -> Sealed | None:
+    def signed(self) -> SignedWork | None:
         """The contribution that waits for its inclusion promise or its commit."""
-        return self._sealed
+        return self._signed
 
     @property
     def inclusion_promise(self) -> InclusionPromise | None:
@@ -188,9 +188,9 @@ class RoundMachine:
 
     @property
     def may_work_ahead(self) -> bool:
-        """TICKETED with a contribution on an older base: work on the newest one may begin, if it will not be done this round anyway."""
-        is_aged = self._sealed is not None and self._sealed.opened.round < self.round
-        return self.phase is Phase.TICKETED and is_aged and not self.is_overdue
+        """promised with a contribution on an older base: work on the newest one may begin, if it will not be done this round anyway."""
+        is_aged = self._signed is not None and self._signed.opened.round < self.round
+        return self.phase is Phase.PROMISED and is_aged and not self.is_overdue
 
     # Microbatches and contributions.
 
@@ -227,13 +227,13 @@ class RoundMachine:
         return samples > 0
 
     def discard(self) -> int:
-        """Forget the work that is not sealed; return its samples."""
+        """Forget the work that is not signed; return its samples."""
         lost, self._samples = self._samples, 0
         self._fetch_took_long = False
         return lost
 
-    def seal(self, header: Header) -> bool:
-        """WORKING -> SEALED, with the microbatches trained so far. False: they are too old by now, and already reported as lost.
+    def sign(self, header: Header) -> bool:
+        """WORKING -> signed, with the microbatches trained so far. False: they are too old by now, and already reported as lost.
 
         From here on they are untouchable. Store the contribution durably before its header is sent.
 
@@ -241,17 +241,17 @@ class RoundMachine:
             RuntimeError: there is another one that waits, a microbatch is under way, or the header is not of exactly the microbatches
                 trained, alone.
         """
-        sealed = self._of(header)
-        if self._sealed is not None:
+        signed = self._of(header)
+        if self._signed is not None:
             raise RuntimeError("a contribution waits already")
         if self._under_way:
             raise RuntimeError("a microbatch is under way")
         if self._base is None or self._samples == 0:
             return False
-        base = (sealed.opened.round, sealed.opened.base)
-        if base != (self._base.round + 1, self._base.commit) or sealed.samples != self._samples:
+        base = (signed.opened.round, signed.opened.base)
+        if base != (self._base.round + 1, self._base.commit) or signed.samples != self._samples:
             raise RuntimeError("the contribution is not of the microbatches that were trained")
-        self._sealed, self._inclusion_promise, self._samples = sealed, None, 0
+        self._signed, self._inclusion_promise, self._samples = signed, None, 0
         self._least_base = self._base.round
         self._fetch_took_long = False
         return True
@@ -262,27 +262,27 @@ class RoundMachine:
         One that no round can take any more, as far as is known, changes nothing.
 
         Raises:
-            RuntimeError: another run's or peer's, not alone, or something has been trained or sealed since.
+            RuntimeError: another run's or peer's, not alone, or something has been trained or signed since.
         """
-        sealed = self._of(header)
-        if self._sealed is not None or self._samples:
+        signed = self._of(header)
+        if self._signed is not None or self._samples:
             raise RuntimeError("a contribution is restored before microbatches are trained")
-        if self._fits(sealed.opened.round):
-            self._sealed, self._inclusion_promise = sealed, None
-        self._least_base = sealed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
+        if self._fits(signed.opened.round):
+            self._signed, self._inclusion_promise = signed, None
+        self._least_base = signed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
 
-    def ticketed(self, inclusion_promise: InclusionPromise) -> None:
-        """SEALED -> TICKETED: the log has it on its disk. An inclusion promise for something else, or a late one, changes nothing."""
-        sealed = self._sealed.header.contribution.digest if self._sealed is not None else None
+    def promised(self, inclusion_promise: InclusionPromise) -> None:
+        """signed -> promised: the log has it on its disk. An inclusion promise for something else, or a late one, changes nothing."""
+        signed = self._signed.header.contribution.digest if self._signed is not None else None
         if (
-            (inclusion_promise.run, inclusion_promise.contribution) == (self._run, sealed)
+            (inclusion_promise.run, inclusion_promise.contribution) == (self._run, signed)
             and inclusion_promise.round >= self.round
             and self._inclusion_promise is None
         ):
             self._inclusion_promise = inclusion_promise
 
     def accepted(self, contribution: Signed[Contribution], inclusion_promise: InclusionPromise) -> None:
-        """SEALED -> TICKETED: the log has the cohort's contribution on its disk, which lists the sealed claim.
+        """signed -> promised: the log has the cohort's contribution on its disk, which lists the signed claim.
 
         One that does not list it, or an inclusion promise for something else or a late one, changes nothing; nor does any once there is an
         inclusion promise.
@@ -290,23 +290,23 @@ class RoundMachine:
         Raises:
             EncodingError, SignatureError: as ``Signed.open``.
         """
-        sealed, opened = self._sealed, contribution.open()
-        if sealed is None or self._inclusion_promise is not None or opened.run != self._run or sealed.claim not in opened.claims:
+        signed, opened = self._signed, contribution.open()
+        if signed is None or self._inclusion_promise is not None or opened.run != self._run or signed.claim not in opened.claims:
             return
         if (inclusion_promise.run, inclusion_promise.contribution) == (
             self._run,
             contribution.digest,
         ) and inclusion_promise.round >= self.round:
-            self._sealed, self._inclusion_promise = replace(sealed, accepted=contribution), inclusion_promise
+            self._signed, self._inclusion_promise = replace(signed, accepted=contribution), inclusion_promise
 
     def listed(self) -> int:
-        """The log says that the sealed claim is in a table already; return its samples. Its commit may still have to come."""
-        if self._sealed is not None:
-            self._least_base = self._sealed.opened.round
+        """The log says that the signed claim is in a table already; return its samples. Its commit may still have to come."""
+        if self._signed is not None:
+            self._least_base = self._signed.opened.round
         return self._drop()
 
     def refused(self, reason: str) -> int:
-        """The log will never take the sealed contribution: drop it, return the samples lost."""
+        """The log will never take the signed contribution: drop it, return the samples lost."""
         lost = self._drop()
         if lost:
             self.dropped[reason] += 1
@@ -326,13 +326,13 @@ class RoundMachine:
             return Commit(False, commit_ref, None, 0)
         self._missing = (*self._missing, commit_ref)[-_MAX_MISSING:]
         promised, inclusion_promise, lost = None, None, 0
-        if self._sealed is not None:
+        if self._signed is not None:
             if self._inclusion_promise is not None and self._inclusion_promise.round <= commit_ref.round:
-                promised, inclusion_promise = self._sealed, self._inclusion_promise
+                promised, inclusion_promise = self._signed, self._inclusion_promise
                 self.listed()
             elif self._is_over:
                 lost += self.refused("the run was over")
-            elif self._inclusion_promise is None and not self._fits(self._sealed.opened.round):
+            elif self._inclusion_promise is None and not self._fits(self._signed.opened.round):
                 lost += self.refused("too old")
         if self._samples and self._base is not None and not self._fits(self._base.round + 1):
             lost += self.discard()
@@ -344,7 +344,7 @@ class RoundMachine:
         Args:
             state: its digest.
             took_long: fetching it took about as long as a round. A peer that always fetched the newest state before it works would then
-                never work. So if the log is further by now, it is WORKING first, on what it just reached: what it seals counts with its
+                never work. So if the log is further by now, it is WORKING first, on what it just reached: what it signs counts with its
                 age. Without this, or once that is too old, it is BEHIND again.
 
         Raises:
@@ -376,15 +376,15 @@ class RoundMachine:
         return not any(self._training_spec.sorts_after(between) for between in range(round, self.round))
 
     def _drop(self) -> int:
-        samples = self._sealed.samples if self._sealed else 0
-        self._sealed, self._inclusion_promise = None, None
+        samples = self._signed.samples if self._signed else 0
+        self._signed, self._inclusion_promise = None, None
         return samples
 
-    def _of(self, header: Header) -> Sealed:
+    def _of(self, header: Header) -> SignedWork:
         opened, claims = header.contribution.open(), [signed.open() for signed in header.claims]
         if opened.run != self._run or opened.founder != self._key or [claim.key for claim in claims] != [self._key]:
             raise RuntimeError("the contribution is another run's or another peer's, or not of this peer alone")
-        return Sealed(header, opened, header.claims[0].digest, claims[0].microbatches * self._manifest.microbatch_samples)
+        return SignedWork(header, opened, header.claims[0].digest, claims[0].microbatches * self._manifest.microbatch_samples)
 
     def _check_history(self, round_: Round, commit_ref: CommitRef) -> None:
         if round_.run != self._run:

@@ -220,7 +220,7 @@ class CohortSession:
         return vector
 
     def work_over(self) -> None:
-        """The last microbatch is trained: from here on what was learnt is sealed, and then gathered."""
+        """The last microbatch is trained: from here on what was learnt is signed, and then gathered."""
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """Founder: return what the members hand over in time, with its own; None: nobody did. What comes of it is said by ``tell``."""

@@ -308,7 +308,7 @@ class FounderSession(CohortSession):
             for key in [key for key, gift in collection.gifts.items() if not _is_consistent(gift.claim.unchecked(), opened)]:
                 collection.leave_out(key, BAD_CLAIM)
         gathered = await self._gathered(collection, self._sift(collection, own), own, given, reducing)
-        # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
+        # Signing counts as well, everybody's: who was too late for want of time has more of it the next time.
         assert self._over_ms is not None
         self._durations.gathered(service.now_ms() - self._over_ms)
         if gathered is None:

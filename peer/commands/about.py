@@ -117,7 +117,7 @@ def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
     parts = {
         "for audits": disk.vectors,
         "training data": disk.data,
-        "your contribution and what was left out of it": disk.sealed + disk.residuals,
+        "your contribution and what was left out of it": disk.signed + disk.residuals,
     }
     shown = ", ".join(f"{what} {in_words(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
     when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""

@@ -10,7 +10,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.disk import replace_file
 
 NAME = "manta-peer.service"
-_STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was sealed is kept
+_STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was signed is kept
 _AGAIN_S = 30  # after it failed; not after a mistake in its settings (2), or where the log is not what it signed (3): both need a person
 _ANSWER_S = 30.0
 _MEMORY_MAX, _TASKS_MAX = "80%", 4096  # of all its processes together: a fault in it ends it, and not the computer

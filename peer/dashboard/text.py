@@ -20,8 +20,8 @@ _WORDS = {
     STARTING: ("STARTING", "what computes gets ready"),
     Phase.BEHIND.value: ("CATCHING UP", "the newest state is fetched and checked"),
     Phase.WORKING.value: ("TRAINING", ""),
-    Phase.SEALED.value: ("AVERAGING", "what was learnt is handed in"),
-    Phase.TICKETED.value: ("AVERAGING", "handed in; the round goes on without more work of this peer"),
+    Phase.SIGNED.value: ("AVERAGING", "what was learnt is handed in"),
+    Phase.PROMISED.value: ("AVERAGING", "handed in; the round goes on without more work of this peer"),
     Phase.FINISHED.value: ("FINISHED", "the run has all its rounds"),
 }
 

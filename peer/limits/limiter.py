@@ -114,7 +114,7 @@ class Limiter:
             return "it leaves already; manta-peer leave --now stops it at once"
         self._live_status.update(is_leaving=True)
         self._peer.leave(at_once=at_once)
-        return "it stops at once; what was sealed is kept" if at_once else "it leaves as soon as what is trained is handed in"
+        return "it stops at once; what was signed is kept" if at_once else "it leaves as soon as what is trained is handed in"
 
     async def limit(self, told: dict[str, str]) -> str:
         """Change these limits, in the person's words, and keep them for the next start; say what holds then.

@@ -16,7 +16,7 @@ from manta_swarm.network.log_client import Counted
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.rounds import Phase, RoundMachine, Sealed
+from manta_swarm.protocol.rounds import Phase, RoundMachine, SignedWork
 
 _ASKED_BEFORE_BELIEVED = (
     3  # times that the log answers neither with a contribution nor that there is none: its inclusion promise is its word
@@ -48,7 +48,7 @@ class Outcome:
 
     fate: Fate
     round: int
-    sealed: Sealed
+    signed: SignedWork
     found: Counted | None = (
         None  # as the log proved it; None with COUNTED: the log shows that table no more, its inclusion promise is believed
     )
@@ -93,7 +93,7 @@ class Known:
 class _Expected:
     """A contribution that has to be in a table."""
 
-    sealed: Sealed
+    signed: SignedWork
     has_inclusion_promise: bool  # else the log says that some work of this peer is listed
 
 
@@ -104,8 +104,8 @@ class Promises:
         """Expect nothing yet; ``log`` is asked for what its news do not bring."""
         self._log = log
         self._expected: dict[int, _Expected] = {}
-        self._given_up: dict[bytes, Sealed] = {}  # by claim
-        self._given: dict[bytes, int] = {}  # rounds of work that is not sealed, of which a founder has some steps, by the base's commit
+        self._given_up: dict[bytes, SignedWork] = {}  # by claim
+        self._given: dict[bytes, int] = {}  # rounds of work that is not signed, of which a founder has some steps, by the base's commit
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
         self._claims: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
@@ -148,10 +148,10 @@ class Promises:
         Raises:
             LedgerError: it contradicts a commit that ``machine`` knows.
         """
-        sealed = machine.sealed
-        if counted is not None and machine.phase is Phase.SEALED and sealed is not None and sealed.claim in counted.contribution.claims:
+        signed = machine.signed
+        if counted is not None and machine.phase is Phase.SIGNED and signed is not None and signed.claim in counted.contribution.claims:
             machine.listed()  # the commit came before the inclusion promise
-            self.expect(entry.round, sealed)
+            self.expect(entry.round, signed)
         commit = machine.committed(entry)
         if commit.promised is not None:
             assert commit.inclusion_promise is not None
@@ -163,39 +163,39 @@ class Promises:
         is_counted = commit.promised is not None or counted is not None  # perhaps before this start
         return NewCommit(entry, is_counted, commit.samples_lost), findings
 
-    def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
-        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a listing and a late inclusion promise.
+    def expect(self, round_: int, signed: SignedWork, *, is_promised: bool = True) -> None:
+        """The round is committed, and the log said that ``signed`` is in its table: perhaps twice, by a listing and a late inclusion promise.
 
         Not ``is_promised``: that some work of this peer on that base is.
         """
-        if sealed.claim not in self._claims:
+        if signed.claim not in self._claims:
             before = self._expected.get(round_)
-            self._expected[round_] = _Expected(sealed, is_promised or (before is not None and before.has_inclusion_promise))
+            self._expected[round_] = _Expected(signed, is_promised or (before is not None and before.has_inclusion_promise))
 
     def see(self, round_: int, found: Counted) -> list[Finding]:
         """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
         findings: list[Finding] = [Listed(round_, found.digest, found.contribution.base)]
         claims, expected = set(found.contribution.claims), self._expected.get(round_)
-        if expected is not None and expected.sealed.claim in claims:
+        if expected is not None and expected.signed.claim in claims:
             del self._expected[round_]
-            findings.append(self._counted(Outcome(Fate.COUNTED, round_, expected.sealed, found)))
+            findings.append(self._counted(Outcome(Fate.COUNTED, round_, expected.signed, found)))
         for claim in self._given_up.keys() & claims:
             findings.append(self._counted(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
         return findings
 
     def _counted(self, outcome: Outcome) -> Outcome:
         """Remember a contribution that counts, and which one leaves the residual."""
-        sealed, found = outcome.sealed, outcome.found
-        self._claims.append(sealed.claim)
+        signed, found = outcome.signed, outcome.found
+        self._claims.append(signed.claim)
         if outcome.round >= self.listed_in:  # else a later one has left its residual already
             self.listed_in = outcome.round
-            self._listed = sealed.handed_in.digest if found is None else found.digest, outcome.round
+            self._listed = signed.handed_in.digest if found is None else found.digest, outcome.round
         return outcome
 
-    def give_up(self, sealed: Sealed, newest: int) -> None:
+    def give_up(self, signed: SignedWork, newest: int) -> None:
         """This peer hands it in no more; others may have it, so it is looked for as long as it may count. ``newest``: the newest round."""
-        self._given_up[sealed.claim] = sealed
-        self._wondered.update(range(sealed.opened.round, min(newest, sealed.opened.round + MAX_AGE) + 1))
+        self._given_up[signed.claim] = signed
+        self._wondered.update(range(signed.opened.round, min(newest, signed.opened.round + MAX_AGE) + 1))
 
     def wonder(self, round_: int, base: bytes, newest: int) -> None:
         """A founder has steps of this peer's work for a round on a base, which came to nothing here: it may list them."""
@@ -216,7 +216,7 @@ class Promises:
         what was found of it was not taken.
         """
         is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
-        is_expected = any(one.sealed.opened.base == base for one in self._expected.values())
+        is_expected = any(one.signed.opened.base == base for one in self._expected.values())
         is_found = any(isinstance(finding, Listed) and finding.base == base for finding in self._findings)
         return is_expected or is_found or (is_wondered and bool(self._wondered))
 
@@ -271,8 +271,8 @@ class Promises:
         """Return what is found of a round that the log does not show: what has its inclusion promise is in it."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
-        sealed = expected.sealed
-        return Listed(round_, sealed.handed_in.digest, sealed.opened.base), self._counted(Outcome(Fate.COUNTED, round_, sealed))
+        signed = expected.signed
+        return Listed(round_, signed.handed_in.digest, signed.opened.base), self._counted(Outcome(Fate.COUNTED, round_, signed))
 
     def _missed(self, round_: int, *, is_counted: bool) -> Sequence[Finding]:
         """Return what is found of a round that has not what was expected of it; ``is_counted``: it has other work of this peer."""
@@ -280,5 +280,5 @@ class Promises:
             return ()
         fate = Fate.REPLACED if is_counted and not expected.has_inclusion_promise else Fate.BROKEN
         if fate is Fate.BROKEN:
-            self._dropped += {expected.sealed.header.contribution.digest, expected.sealed.handed_in.digest}
-        return (Outcome(fate, round_, expected.sealed),)
+            self._dropped += {expected.signed.header.contribution.digest, expected.signed.handed_in.digest}
+        return (Outcome(fate, round_, expected.signed),)

@@ -69,10 +69,10 @@ class Residuals:
         return found if found.digest == digest else ZEROS
 
     def held(self, newest: int) -> Residual:
-        """Return what a contribution may use that is sealed while ``newest`` is the newest commit known."""
+        """Return what a contribution may use that is signed while ``newest`` is the newest commit known."""
         return self._held if is_added(self._round, newest, self._training_spec.sorts_after) else ZEROS
 
-    async def sealed(self, contribution: bytes, left: Vector | None) -> None:
+    async def signed(self, contribution: bytes, left: Vector | None) -> None:
         """Remember what a contribution leaves once it is listed; durable when this returns.
 
         Raises:

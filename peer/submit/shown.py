@@ -7,7 +7,7 @@ from manta_swarm.peer.submit.submitter import Attempt
 
 def show_outcome(live_status: LiveStatus, outcome: Outcome) -> None:
     """Show what became of a contribution."""
-    samples = outcome.sealed.samples
+    samples = outcome.signed.samples
     if outcome.fate is Fate.BROKEN:
         live_status.add(promises_broken=1)
         live_status.say(

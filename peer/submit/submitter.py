@@ -1,6 +1,6 @@
-"""From what a peer learnt to the log's tables: it is sealed, handed in with the cohort or alone, and kept until the log has it.
+"""From what a peer learnt to the log's tables: it is signed, handed in with the cohort or alone, and kept until the log has it.
 
-What is sealed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
+What is signed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
 comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.
 """
 
@@ -37,7 +37,7 @@ from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.records import Contribution, Header, InclusionPromise
-from manta_swarm.protocol.rounds import Phase, Sealed
+from manta_swarm.protocol.rounds import Phase, SignedWork
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import soon_after, wait_within
@@ -91,7 +91,7 @@ class Shared:
 
 @dataclass(slots=True)
 class InHand:
-    """What is sealed, and how far it came."""
+    """What is signed, and how far it came."""
 
     header: Header  # of this peer alone
     blob: Blob
@@ -105,7 +105,7 @@ class Submitter:
     """One peer's contributions, one after the other. All methods run in one event loop."""
 
     def __init__(self, context: RunContext, progress: Progress, states: States, features: Features) -> None:
-        """Take up the residuals that the store has; nothing is sealed yet.
+        """Take up the residuals that the store has; nothing is signed yet.
 
         Args:
             context: of the run.
@@ -126,10 +126,10 @@ class Submitter:
         self._is_sparse = codec_named(context.manifest.exchange.codec).is_sparse
         self._residuals = Residuals(context)
         self._in_hand: InHand | None = None
-        self._sealing_ms: float | None = None  # when sealing what is in hand began, until it has an inclusion promise
+        self._signing_ms: float | None = None  # when signing what is in hand began, until it has an inclusion promise
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
 
-    # Sealing.
+    # Signing.
 
     async def take_up(self) -> None:
         """Take up the contribution of an earlier life, if it is this run's and this key's, and may still count.
@@ -140,20 +140,20 @@ class Submitter:
             StorageError: its file is damaged, or the disk refuses.
         """
         context, codec = self._context, self._context.manifest.exchange.codec
-        kept = context.store.sealed(context.run).load(Kept)
+        kept = context.store.signed(context.run).load(Kept)
         if kept is None or context.key not in [signed.open().key for signed in kept.header.claims]:
             return  # the person may have a new identity
         blob = Blob.of(body_groups(codec, kept.body, context.num_weights))
         if blob.root != kept.header.contribution.open().body:
             return
         self._machine.restore(kept.header)
-        if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
+        if self._machine.signed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
             await self._residuals.forget()
         self._in_hand = InHand(kept.header, blob, self._is_audited and is_common(kept.header))
         self._states.keep_body(blob, parse(codec, kept.body, context.num_weights))
 
-    async def seal(self, learnt: Learnt, cohort_session: CohortSession) -> bool:
-        """Make this peer's own contribution of all that was trained and is not sealed; durable when this returns, for nobody may see its
+    async def sign(self, learnt: Learnt, cohort_session: CohortSession) -> bool:
+        """Make this peer's own contribution of all that was trained and is not signed; durable when this returns, for nobody may see its
         header before that.
 
         False: it is too old by now, or its values are not finite.
@@ -166,7 +166,7 @@ class Submitter:
             StorageError: the disk refuses.
         """
         context, machine = self._context, self._machine
-        self._sealing_ms = context.clock.now_ms()
+        self._signing_ms = context.clock.now_ms()
         if self._is_sparse:
             await self._settle_residual()
         cohort_session.work_over()
@@ -174,15 +174,15 @@ class Submitter:
             cohort_session.close("it hands in alone")  # a cohort peer that comes late would wait for nothing
         residual, microbatch_ms = self._residuals.held(self._progress.newest_round), self._progress.pace.microbatch_ms
         own = await context.compute.run(own_contribution, context, learnt, cohort_session.founder, residual, microbatch_ms)
-        if own is None or not machine.seal(own.made.header):
+        if own is None or not machine.sign(own.made.header):
             return False
         made, claim, contribution = own.made, own.claim.unchecked(), own.made.header.contribution
         may_not_go_alone = self._is_audited and (cohort_session.may_be_listed or is_common(made.header))
         self._in_hand = InHand(made.header, made.blob, may_not_go_alone, None if is_alone else Shared(cohort_session, own, learnt))
         self._states.keep_body(made.blob, made.body)
-        await self._residuals.sealed(contribution.digest, made.left)
+        await self._residuals.signed(contribution.digest, made.left)
         await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values, own.given))
-        kept = context.store.sealed(context.run)
+        kept = context.store.signed(context.run)
         await asyncio.to_thread(lambda: kept.save(Kept(made.header, made.blob.join())))
         return True
 
@@ -211,29 +211,29 @@ class Submitter:
 
     @property
     def may_go_alone(self) -> bool:
-        """Whether what is sealed may be handed in alone.
+        """Whether what is signed may be handed in alone.
 
         Where audits compute local steps again nobody can show what others gave in a step: it takes the cohort to hand that in.
         """
         return self._in_hand is None or not self._in_hand.is_common
 
     async def hand_in(self) -> Attempt:
-        """Try to hand in what is sealed: with the cohort, once, if there is one, else alone. Call it again until the result is final."""
-        sealed, in_hand = self._machine.sealed, self._in_hand
-        assert sealed is not None
+        """Try to hand in what is signed: with the cohort, once, if there is one, else alone. Call it again until the result is final."""
+        signed, in_hand = self._machine.signed, self._in_hand
+        assert signed is not None
         assert in_hand is not None
         shared, in_hand.shared = in_hand.shared, None
         if shared is not None:
-            attempt = await (self._as_founder(shared, sealed) if shared.cohort_session.is_founder else self._as_member(shared, sealed))
+            attempt = await (self._as_founder(shared, signed) if shared.cohort_session.is_founder else self._as_member(shared, signed))
             if attempt is not None:
                 return attempt
         if not self.may_go_alone:
             why = "the cohort that they were learnt with did not hand them in"
             return await self._lose(Result.LEFT, "its cohort fell apart", why)
-        if self._machine.phase is not Phase.SEALED:
+        if self._machine.phase is not Phase.SIGNED:
             return Attempt(Result.DONE)  # a commit has it meanwhile, or made it too old
         self._progress.changed.clear()
-        return await self._alone(in_hand, sealed)
+        return await self._alone(in_hand, signed)
 
     async def pause(self) -> None:
         """Wait until it is time for another attempt, or a commit came; longer each time."""
@@ -242,8 +242,8 @@ class Submitter:
         await wait_within(self._progress.changed, in_hand.pause_s)
         in_hand.pause_s = min(2 * in_hand.pause_s, timeouts.HAND_IN_AGAIN_S[1])
 
-    async def _alone(self, in_hand: InHand, sealed: Sealed) -> Attempt:
-        round_ = sealed.opened.round
+    async def _alone(self, in_hand: InHand, signed: SignedWork) -> Attempt:
+        round_ = signed.opened.round
         try:
             answer = await self._offer(in_hand.header, in_hand.blob)
             if answer.status is HandIn.WITHOUT:
@@ -259,7 +259,7 @@ class Submitter:
             return Attempt(Result.AWAY)
         if answer.status is HandIn.LATER:
             return Attempt(Result.AGAIN, is_answered=True)
-        return await self._done(sealed, answer, in_hand.header.contribution, in_hand.blob)
+        return await self._done(signed, answer, in_hand.header.contribution, in_hand.blob)
 
     async def _offer(self, header: Header, blob: Blob) -> HandedIn:
         """Hand a contribution in with this peer's claim.
@@ -270,42 +270,42 @@ class Submitter:
         begun_ms = self._context.clock.now_ms()
         answer = await self._context.log.hand_in(header, blob.pieces)
         is_in_its_round = answer.round == header.contribution.unchecked().round
-        if answer.header_ms is not None and self._sealing_ms is not None and is_in_its_round:
-            self._progress.pace.header_took(begun_ms + answer.header_ms - self._sealing_ms)
+        if answer.header_ms is not None and self._signing_ms is not None and is_in_its_round:
+            self._progress.pace.header_took(begun_ms + answer.header_ms - self._signing_ms)
         return answer
 
-    async def _done(self, sealed: Sealed, answer: HandedIn, contribution: Signed[Contribution], blob: Blob | None) -> Attempt:
+    async def _done(self, signed: SignedWork, answer: HandedIn, contribution: Signed[Contribution], blob: Blob | None) -> Attempt:
         """The log has a contribution of this peer or its cohort: on its disk, or in a table already. ``blob``: its body, if it is here."""
         if answer.status is HandIn.LISTED:
             self._machine.listed()
-            self._promises.expect(answer.round, sealed, is_promised=False)
+            self._promises.expect(answer.round, signed, is_promised=False)
             self._promises.look()
             return Attempt(Result.DONE, is_answered=True)
-        signed, inclusion_promise = answer.signed, answer.inclusion_promise
-        assert signed is not None
+        shown, inclusion_promise = answer.signed, answer.inclusion_promise
+        assert shown is not None
         assert inclusion_promise is not None
         await self._features.on_handed_in(inclusion_promise.round, contribution.digest, contribution.unchecked().base)
-        if self._sealing_ms is not None and inclusion_promise.round == sealed.opened.round:  # else it waited for a round, or for the log
-            self._progress.pace.inclusion_promise_took(self._context.clock.now_ms() - self._sealing_ms)
-        self._sealing_ms = None
-        if contribution.digest == sealed.header.contribution.digest:
-            self._machine.ticketed(inclusion_promise)
+        if self._signing_ms is not None and inclusion_promise.round == signed.opened.round:  # else it waited for a round, or for the log
+            self._progress.pace.inclusion_promise_took(self._context.clock.now_ms() - self._signing_ms)
+        self._signing_ms = None
+        if contribution.digest == signed.header.contribution.digest:
+            self._machine.promised(inclusion_promise)
         else:
             self._machine.accepted(contribution, inclusion_promise)
         self._progress.lap.mark("hand_in")
-        return Attempt(Result.DONE, None if blob is None else Brought(contribution, signed, blob), is_answered=True)
+        return Attempt(Result.DONE, None if blob is None else Brought(contribution, shown, blob), is_answered=True)
 
     async def _lose(self, result: Result, kind: str, why: str) -> Attempt:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
         await self._residuals.forget()
-        sealed = self._machine.sealed
-        if sealed is not None:
-            self._promises.give_up(sealed, self._progress.newest_round)
+        signed = self._machine.signed
+        if signed is not None:
+            self._promises.give_up(signed, self._progress.newest_round)
         return Attempt(result, samples_lost=self._machine.refused(kind), why=why)
 
     # With the cohort.
 
-    async def _as_founder(self, shared: Shared, sealed: Sealed) -> Attempt | None:
+    async def _as_founder(self, shared: Shared, signed: SignedWork) -> Attempt | None:
         """Gather what the members learnt, and hand the cohort's contribution in, without those whom the log blames; tell the members what
         became of it. None: it is to be handed in alone.
         """
@@ -323,10 +323,10 @@ class Submitter:
         assert answer.signed is not None
         contribution = made.header.contribution
         opened = contribution.unchecked()
-        await self._residuals.sealed(contribution.digest, made.left)
+        await self._residuals.signed(contribution.digest, made.left)
         await self._features.keep(opened.round, opened.base, named_mean(opened, gathered.mean))
         self._states.keep_body(made.blob, made.body)
-        attempt = await self._done(sealed, answer, contribution, made.blob)
+        attempt = await self._done(signed, answer, contribution, made.blob)
         await cohort_session.tell(Accepted(contribution, answer.signed, gathered.mean))
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
         return attempt
@@ -349,7 +349,7 @@ class Submitter:
             return None
         return None if made is None or answer is None or answer.signed is None else (made, gathered, answer)
 
-    async def _as_member(self, shared: Shared, sealed: Sealed) -> Attempt | None:
+    async def _as_member(self, shared: Shared, signed: SignedWork) -> Attempt | None:
         """Give what was learnt to the founder, whose contribution then lists this peer's claim. None: it is to be handed in alone."""
         context, pace, own = self._context, self._progress.pace, shared.own
         now_ms = context.clock.now_ms()
@@ -360,18 +360,18 @@ class Submitter:
         if accepted is None:
             return None
         contribution, inclusion_promise = accepted.contribution, accepted.inclusion_promise.open_by(context.log.operators.keys)
-        if self._sealing_ms is not None and inclusion_promise.round == sealed.opened.round:
-            pace.header_took(context.clock.now_ms() - self._sealing_ms)
+        if self._signing_ms is not None and inclusion_promise.round == signed.opened.round:
+            pace.header_took(context.clock.now_ms() - self._signing_ms)
         await self._keep_shown(accepted)
         coded = None
         if self._is_sparse:
             mean = own.given if accepted.mean is None else accepted.mean
             coded = await context.compute.run(cohort_body, context, contribution.open(), mean, shared.learnt)
-        await self._residuals.sealed(contribution.digest, None if coded is None else coded[2])
+        await self._residuals.signed(contribution.digest, None if coded is None else coded[2])
         if coded is not None:
             self._states.keep_body(coded[0], coded[1])
         answer = HandedIn(HandIn.HAVE_PROMISE, inclusion_promise.round, accepted.inclusion_promise)
-        done = await self._done(sealed, answer, contribution, None if coded is None else coded[0])
+        done = await self._done(signed, answer, contribution, None if coded is None else coded[0])
         return replace(done, is_answered=False)  # its founder was
 
     async def _keep_shown(self, accepted: Accepted) -> None:

@@ -1,5 +1,5 @@
 """A peer's work on one committed state after another: weights and teacher to the workers, microbatches until it is time to hand in, and
-then what was learnt is sealed.
+then what was learnt is signed.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class TrainingLoop:
             progress: says on which base there is something to do, and for how long.
             trainer: computes.
             states: have the base's state, and its teacher.
-            submitter: seals what was learnt.
+            submitter: signs what was learnt.
             others: have this peer's cohort, and its place in it.
             features: may have a place for it of their own.
         """
@@ -59,7 +59,7 @@ class TrainingLoop:
         self._pace = progress.pace
 
     async def work(self) -> None:
-        """Train microbatches until it is time to hand in, or a commit came; then seal what there is."""
+        """Train microbatches until it is time to hand in, or a commit came; then sign what there is."""
         base = self._machine.held
         assert base is not None
         if not await self._load_weights(base):
@@ -86,7 +86,7 @@ class TrainingLoop:
         if done is None:
             self._context.live_status.add(samples_lost=self._machine.discard())
         elif await self._is_through() and self._machine.samples:
-            if await self._submitter.seal(*done):
+            if await self._submitter.sign(*done):
                 self._context.live_status.update(loss=done[0].work.accumulator.loss)
             else:
                 self._context.live_status.add(samples_lost=self._machine.discard())
@@ -106,7 +106,7 @@ class TrainingLoop:
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""
-        while self._machine.samples and self._machine.sealed is not None:
+        while self._machine.samples and self._machine.signed is not None:
             self._progress.changed.clear()
             if not self._progress.leaving.is_set():
                 await self._progress.changed.wait()

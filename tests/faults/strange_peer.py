@@ -3,7 +3,7 @@
 It ends without a word, as by ``kill -9``, in its third round:
     dies-working     in the middle of a microbatch
     dies-handing-in  when the log has its header, before it sends the body
-    dies-ticketed    when the log has given it an inclusion promise
+    dies-promised    when the log has given it an inclusion promise
     dies-fetching    when it has asked for what leads to the next state
 Or, in a cohort, at its first chance, as its founder or as a member (``WHAT:founder``, ``WHAT:member``):
     dies-joining     when it takes its place in a roster dies-in-step     when a local step is to be averaged dies-gathering   when what was
@@ -110,15 +110,15 @@ def dies_handing_in() -> None:
 
 def dies_ticketed() -> None:
     """Die at the third inclusion promise."""
-    true_ticketed = RoundMachine.ticketed
+    true_ticketed = RoundMachine.promised
 
-    def ticketed(self: RoundMachine, inclusion_promise: InclusionPromise) -> None:
+    def promised(self: RoundMachine, inclusion_promise: InclusionPromise) -> None:
         if is_third():
             print(f"dies with an inclusion promise for round {inclusion_promise.round}", flush=True)
             die()
         true_ticketed(self, inclusion_promise)
 
-    RoundMachine.ticketed = ticketed  # type: ignore[method-assign]
+    RoundMachine.promised = promised  # type: ignore[method-assign]
 
 
 def dies_fetching() -> None:
@@ -334,7 +334,7 @@ if WHAT != "tomorrow":
         "means": means,
         "dies-working": dies_working,
         "dies-handing-in": dies_handing_in,
-        "dies-ticketed": dies_ticketed,
+        "dies-promised": dies_ticketed,
         "dies-fetching": dies_fetching,
         "alone": alone,
         "late": late,

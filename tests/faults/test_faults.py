@@ -19,12 +19,12 @@ from tests.network.processes import wait_for
 
 pytestmark = pytest.mark.swarm
 
-DYING = ("dies-working", "dies-handing-in", "dies-ticketed", "dies-fetching")
+DYING = ("dies-working", "dies-handing-in", "dies-promised", "dies-fetching")
 STAGES = ("full", "dies-open", "dies-closed", "dies-unsigned", "dies-committed", "dies-saving")
 
 
 def test_peers_that_are_killed_at_any_moment_cost_nobody_else_anything(tmp_path: Path) -> None:
-    honest, back = ["one", "two"], ["dies-handing-in", "dies-ticketed"]
+    honest, back = ["one", "two"], ["dies-handing-in", "dies-promised"]
     with Scene(tmp_path, quick_run()) as scene:
         scene.start_aggregator()
         for name in honest:
@@ -37,10 +37,10 @@ def test_peers_that_are_killed_at_any_moment_cost_nobody_else_anything(tmp_path:
         scene.rounds_go_on()
         last = max(scene.tables())
         counted = {name: scene.rounds_with(key) for name, key in keys.items()}
-        assert {name: len(rounds) for name, rounds in counted.items() if len(rounds) > 2} == {"dies-ticketed": 3}
+        assert {name: len(rounds) for name, rounds in counted.items() if len(rounds) > 2} == {"dies-promised": 3}
         # An inclusion promise is kept, though who has it is gone.
-        promised = scene.log("dies-ticketed").rpartition("dies with an inclusion promise for round ")[2].split()[0]
-        assert counted["dies-ticketed"][-1] == int(promised)
+        promised = scene.log("dies-promised").rpartition("dies with an inclusion promise for round ")[2].split()[0]
+        assert counted["dies-promised"][-1] == int(promised)
 
         # And who comes back under its name takes part as before.
         for name in back:
@@ -48,7 +48,7 @@ def test_peers_that_are_killed_at_any_moment_cost_nobody_else_anything(tmp_path:
         for name in back:
             scene.counts_again(name)
         scene.end(*honest, *back)
-        # What they had sealed when they died is too old by now; that the one was in a table they cannot know.
+        # What they had signed when they died is too old by now; that the one was in a table they cannot know.
         scene.assert_all_agree(*honest, *back, lost=dict.fromkeys(back, 640))
         for name in back:
             assert scene.status(name)["key"] == keys[name]

@@ -105,11 +105,11 @@ def _peer(folder: Path) -> dict[str, object]:
     payout_receipts.begin(read_manifest(folder.parent / "log"))
     payout_receipts.keep(ROUNDS, payout_receipt)
     store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
-    store.sealed(run).save(Kept(header, b"a body"))
+    store.signed(run).save(Kept(header, b"a body"))
     digest = sha256(RESIDUAL.tobytes())
     store.residual(run, digest).write(RESIDUAL.tobytes())
     store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))
-    return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
+    return {"peer": peer_name(PEER.public_key), "signed": header.contribution.digest.hex(), "residual": digest.hex()}
 
 
 def _payout_receipt(log: Log) -> PayoutReceipt:

@@ -1,4 +1,4 @@
-"""What earlier versions left is opened by this one: keys, settings, sealed work, logs, snapshots, networks. One folder for each version."""
+"""What earlier versions left is opened by this one: keys, settings, signed work, logs, snapshots, networks. One folder for each version."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.peer.config import load_config
 from manta_swarm.peer.features.private.account import Account, epsilon_of
-from manta_swarm.peer.store import Kept as Sealed
+from manta_swarm.peer.store import Kept as SignedWork
 from manta_swarm.peer.store import KeptResiduals, PeerStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.records import entry_of
@@ -74,17 +74,17 @@ def test_settings_are_read(kept: Kept) -> None:
     assert isinstance(load_run_file(kept.folder / "run.toml"), RunConfig)
 
 
-def test_sealed_work_and_residuals_are_still_there(kept: Kept) -> None:
+def test_signed_work_and_residuals_are_still_there(kept: Kept) -> None:
     store, run = PeerStore(kept.folder / "peer"), bytes.fromhex(kept.expected["run"])
     residuals = store.residuals(run).load(KeptResiduals)
     assert residuals is not None
     assert residuals.held.hex() == kept.expected["residual"]
     assert store.residual(run, residuals.held).read() == make.RESIDUAL.tobytes()
     if kept.is_spoken:
-        sealed = store.sealed(run).load(Sealed)
-        assert sealed is not None
-        assert sealed.header.contribution.digest.hex() == kept.expected["sealed"]
-        sealed.header.contribution.open()
+        signed = store.signed(run).load(SignedWork)
+        assert signed is not None
+        assert signed.header.contribution.digest.hex() == kept.expected["signed"]
+        signed.header.contribution.open()
 
 
 def test_a_pay_payout_receipt_proves_what_was_earned(kept: Kept) -> None:

@@ -41,7 +41,7 @@ from manta_swarm.peer.submit import making, submitter
 from manta_swarm.peer.train.trainer import StepMicrobatches
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import RoundMachine, Sealed
+from manta_swarm.protocol.rounds import RoundMachine, SignedWork
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome
@@ -175,12 +175,12 @@ def _poisoned(made_of: Callable[..., Any]) -> Callable[..., Any]:
     return poisoned
 
 
-def _with_others(machine: RoundMachine, header: Header) -> Sealed:
-    """Seal a contribution that lists claims of other keys, too."""
+def _with_others(machine: RoundMachine, header: Header) -> SignedWork:
+    """Sign a contribution that lists claims of other keys, too."""
     claims = [signed.open() for signed in header.claims]
     place = [claim.key for claim in claims].index(machine._key)
     samples = claims[place].microbatches * machine._manifest.microbatch_samples
-    return Sealed(header, header.contribution.open(), header.claims[place].digest, samples)
+    return SignedWork(header, header.contribution.open(), header.claims[place].digest, samples)
 
 
 def _haunted(made_of: Callable[..., Any]) -> Callable[..., Any]:

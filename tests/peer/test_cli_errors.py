@@ -391,6 +391,6 @@ def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses:
         assert_ended_by_hand(ended, (0,))
         assert "left the run round=0" in ended.output
     else:  # the first one may have done its work by the time of the second: then that one meets a peer that has left, or none
-        stopped = "manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start\n"
+        stopped = "manta-peer: stopped at once; what was signed is kept, and is handed in at the next start\n"
         assert (ended.exit_code, ended.errors) in ((0, ""), (130, stopped), (130, "manta-peer: ended by Ctrl-C\n")), ended
     assert (directory / "identity.key").stat().st_mode & 0o077 == 0

@@ -85,7 +85,7 @@ def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> N
         await member.ends()
         ((header, _),) = scene.log.handed.values()
         assert header.claims[0].open().microbatches == 1
-        assert member.status.phase == "ticketed"
+        assert member.status.phase == "promised"
 
     play(tmp_path, story)
 
@@ -108,7 +108,7 @@ def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
 def test_who_has_a_inclusion_promise_leaves_at_once(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.TICKETED)
+        await until(lambda: member.phase is Phase.PROMISED)
         await ends_at_once(member)
         assert len(scene.log.in_round()) == 1
 
@@ -150,7 +150,7 @@ async def working_ahead(scene: Scene) -> Member:
     scene.log.commit()
     await until(lambda: slow.loop.machine.newest.round == 1)
     slow.worker.may_go_on.set()
-    await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
+    await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.signed is not None)
     return slow
 
 
@@ -167,9 +167,9 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
         await until(lambda: len(first.worker.microbatches) == 1)
         scene.log.go_away()
         first.worker.may_go_on.set()
-        await until(lambda: first.phase is Phase.SEALED)
+        await until(lambda: first.phase is Phase.SIGNED)
         await first.leaves()
-        kept = first.store.sealed(scene.log.ledger.run).load(Kept)
+        kept = first.store.signed(scene.log.ledger.run).load(Kept)
         assert kept is not None
         scene.log.come_back()
         again = scene.join(0)
@@ -210,10 +210,10 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
 # The second one.
 
 
-@pytest.mark.parametrize("phase", ["looking", "behind", "working", "sealed", "ticketed"])
+@pytest.mark.parametrize("phase", ["looking", "behind", "working", "signed", "promised"])
 def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
     async def story(scene: Scene) -> None:
-        method = {"looking": "commit-after", "behind": "blob", "sealed": "header"}.get(phase)
+        method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(phase)
         if method is not None:
             await scene.log.endpoint.serve(method, silence)
         member = scene.join(0)
@@ -226,7 +226,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
         member.task.cancel()
         async with asyncio.timeout(5):
             await asyncio.wait([member.task])
-        assert member.task.cancelled() or (phase in ("looking", "behind", "ticketed") and member.task.exception() is None)
+        assert member.task.cancelled() or (phase in ("looking", "behind", "promised") and member.task.exception() is None)
         member.worker.may_go_on.set()
 
     play(tmp_path, story)
@@ -238,7 +238,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
 def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
-        await until(lambda: first.phase is Phase.TICKETED)
+        await until(lambda: first.phase is Phase.PROMISED)
         await first.leaves()
         scene.log.commit()
         again = scene.join(0)
@@ -253,10 +253,10 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
 def test_a_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
-        await until(lambda: first.phase is Phase.TICKETED)
+        await until(lambda: first.phase is Phase.PROMISED)
         await first.leaves()
         again = scene.join(0)
-        await until(lambda: again.phase is Phase.TICKETED)
+        await until(lambda: again.phase is Phase.PROMISED)
         assert again.worker.microbatches == []
         scene.log.commit()
         await until(lambda: again.status.rounds_counted == 1)
@@ -269,7 +269,7 @@ def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
         first = scene.join(0)
         other = scene.join(1)
         await scene.log.wait_for(2)
-        await until(lambda: first.phase is Phase.TICKETED)
+        await until(lambda: first.phase is Phase.PROMISED)
         await first.leaves()
         for round_ in range(1, 7):
             await scene.log.wait_for(1)
@@ -282,16 +282,16 @@ def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_sealed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
+def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
-        await until(lambda: first.phase is Phase.TICKETED)
+        await until(lambda: first.phase is Phase.PROMISED)
         await first.leaves()
-        kept = first.store.sealed(scene.log.ledger.run).load(Kept)
+        kept = first.store.signed(scene.log.ledger.run).load(Kept)
         assert kept is not None
 
         def change(member: Member) -> None:
-            member.store.sealed(scene.log.ledger.run).save(kept)
+            member.store.signed(scene.log.ledger.run).save(kept)
 
         second = scene.join(1, prepare=change)
         await scene.log.wait_for(2)
@@ -304,12 +304,12 @@ def self_keys(scene: Scene) -> set[bytes]:
     return {header.contribution.open().founder for header, _ in scene.log.handed.values()}
 
 
-def test_damaged_sealed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
+def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
-        await until(lambda: first.phase is Phase.TICKETED)
+        await until(lambda: first.phase is Phase.PROMISED)
         await first.leaves()
-        (path,) = first.store.directory.glob("runs/*/sealed")
+        (path,) = first.store.directory.glob("runs/*/signed")
         path.write_bytes(path.read_bytes()[:-1])
         again = scene.join(0)
         with pytest.raises(BaseExceptionGroup) as caught:

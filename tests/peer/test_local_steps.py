@@ -40,7 +40,7 @@ async def rounds(scene: Scene, count: int, peers: int) -> None:
     for _ in range(count):
         await scene.log.wait_for(peers)
         # Who learns of the run's last commit before the answer to its hand-in would say that its work is lost.
-        await until(lambda: all(member.loop.machine.phase is not Phase.SEALED for member in scene.members))
+        await until(lambda: all(member.loop.machine.phase is not Phase.SIGNED for member in scene.members))
         scene.log.commit()
 
 
@@ -116,7 +116,7 @@ def test_the_residual_survives_a_restart(tmp_path: Path) -> None:
         await scene.log.wait_for(1)
         await scene.end()  # as kill -9 does, with an inclusion promise for the second round
         again = scene.join(0)
-        await until(lambda: again.phase is Phase.TICKETED)
+        await until(lambda: again.phase is Phase.PROMISED)
         scene.log.commit()
         await scene.log.wait_for(1)
         scene.log.commit()

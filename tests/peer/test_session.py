@@ -144,7 +144,7 @@ def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Pat
         answer, stored = scene.log.endpoint.handlers["header"], []
 
         async def look(caller: PublicKey, request: bytes) -> bytes:
-            kept = member.store.sealed(scene.log.ledger.run).load(Kept)
+            kept = member.store.signed(scene.log.ledger.run).load(Kept)
             stored.append(kept is not None and pack(kept.header) == request)
             return await answer(caller, request)
 
@@ -226,7 +226,7 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
     play(tmp_path, story)
 
 
-def test_a_microbatch_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
+def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         slow, quick = scene.join(0), scene.join(1)
         slow.worker.takes_s = 0.4  # a round has no time for two of them
@@ -238,7 +238,7 @@ def test_a_microbatch_begun_ahead_is_sealed_after_the_commit_of_the_one_before(t
         assert 2 * 1000 * slow.worker.takes_s > first.open_ms
         await until(lambda: slow.loop.machine.newest.round == 1)
         slow.worker.may_go_on.set()
-        await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
+        await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.signed is not None)
         assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
         assert slow.loop.machine.inclusion_promise is not None
         await scene.log.wait_for(2)
@@ -286,7 +286,7 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, ca
         await until(lambda: len(member.worker.microbatches) == 1)
         scene.log.go_away()
         member.worker.may_go_on.set()
-        await until(lambda: member.phase is Phase.SEALED and bool(member.status.waiting_for))
+        await until(lambda: member.phase is Phase.SIGNED and bool(member.status.waiting_for))
         assert "the run's log, which cannot be reached" in member.status.waiting_for
         scene.log.come_back()
         await scene.log.wait_for(1)
@@ -302,7 +302,7 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, ca
 def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.TICKETED)
+        await until(lambda: member.phase is Phase.PROMISED)
         scene.log.go_away()
         await until(lambda: "the run's log" in member.status.waiting_for)
         scene.log.come_back()
@@ -327,7 +327,7 @@ def test_a_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_pat
         member = scene.join(0)
         await until(lambda: len(lost) == 1)
         await scene.log.wait_for(1)
-        await until(lambda: member.phase is Phase.TICKETED)
+        await until(lambda: member.phase is Phase.PROMISED)
         scene.log.commit()
         await until(lambda: has_gone_well(scene, member, 1))
 
@@ -417,7 +417,7 @@ def test_a_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: py
         cheated, other = scene.join(0), scene.join(1)
         await scene.log.wait_for(2)
         scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
-        await until(lambda: cheated.phase is Phase.TICKETED)
+        await until(lambda: cheated.phase is Phase.PROMISED)
         scene.log.commit()
         await until(lambda: cheated.status.promises_broken == 1)
         await until(lambda: other.status.rounds_counted == 1)
@@ -433,7 +433,7 @@ def test_a_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: py
 def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.TICKETED)
+        await until(lambda: member.phase is Phase.PROMISED)
         silent = asyncio.Event()
         answer = scene.log.endpoint.handlers["commit-after"]
 
@@ -457,7 +457,7 @@ def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) ->
 def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.TICKETED)
+        await until(lambda: member.phase is Phase.PROMISED)
         liar = scene.network.endpoint(PublicKey(b"\x07" * 32))
         for data in (b"", b"garbage", pack(("a", "b"))):
             with pytest.raises(Refused):
@@ -473,7 +473,7 @@ def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: 
 def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         def refuse(member: Member) -> None:
-            member.store.sealed(scene.log.ledger.run).path.with_name("sealed.part").mkdir(parents=True)  # in the way, also of root
+            member.store.signed(scene.log.ledger.run).path.with_name("signed.part").mkdir(parents=True)  # in the way, also of root
 
         member = scene.join(0, prepare=refuse)
         with pytest.raises(BaseExceptionGroup) as caught:
@@ -503,7 +503,7 @@ def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
         if when == "waiting for the log":
             scene.log.go_away()
         member = scene.join(0)
-        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.phase is Phase.TICKETED)
+        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.phase is Phase.PROMISED)
         member.endpoint.broken.set()
         with pytest.raises(BaseExceptionGroup) as caught:
             await member.ends()

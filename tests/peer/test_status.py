@@ -87,9 +87,9 @@ def test_what_it_waits_for_is_said_once(live_status: LiveStatus, capsys: pytest.
 
 def test_other_programs_see_what_it_waits_for(live_status: LiveStatus, store: PeerStore) -> None:
     with live_status:
-        live_status.update(phase="sealed")
+        live_status.update(phase="signed")
         live_status.wait_for("the log")
-        assert (written(store)["phase"], written(store)["waiting_for"]) == ("sealed", "the log")
+        assert (written(store)["phase"], written(store)["waiting_for"]) == ("signed", "the log")
         live_status.update(waiting_for="")
         assert written(store)["waiting_for"] == ""
 

@@ -32,8 +32,8 @@ def header(microbatches: int = 1) -> Header:
     return header_of(LEDGER, PEER, microbatches=(microbatches, 1))
 
 
-def sealed_path(store: PeerStore) -> Path:
-    (path,) = store.directory.glob("runs/*/sealed")
+def signed_path(store: PeerStore) -> Path:
+    (path,) = store.directory.glob("runs/*/signed")
     return path
 
 
@@ -109,43 +109,43 @@ def test_a_spoilt_memory_of_the_last_run_is_none(store: PeerStore, text: str) ->
     assert store.last_run() is None
 
 
-def test_sealed_work_comes_back_to_the_bit(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(), BODY))
-    assert PeerStore(store.directory).sealed(RUN).load(Kept) == Kept(header(), BODY)
+def test_signed_work_comes_back_to_the_bit(store: PeerStore) -> None:
+    store.signed(RUN).save(Kept(header(), BODY))
+    assert PeerStore(store.directory).signed(RUN).load(Kept) == Kept(header(), BODY)
 
 
-def test_the_newest_sealed_work_replaces_the_older(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(1), BODY))
-    store.sealed(RUN).save(Kept(header(2), BODY[1:]))
-    assert store.sealed(RUN).load(Kept) == Kept(header(2), BODY[1:])
+def test_the_newest_signed_work_replaces_the_older(store: PeerStore) -> None:
+    store.signed(RUN).save(Kept(header(1), BODY))
+    store.signed(RUN).save(Kept(header(2), BODY[1:]))
+    assert store.signed(RUN).load(Kept) == Kept(header(2), BODY[1:])
 
 
-def test_each_run_has_its_own_sealed_work(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(), BODY))
-    assert store.sealed(OTHER_RUN).load(Kept) is None
+def test_each_run_has_its_own_signed_work(store: PeerStore) -> None:
+    store.signed(RUN).save(Kept(header(), BODY))
+    assert store.signed(OTHER_RUN).load(Kept) is None
 
 
 def test_work_that_was_not_written_whole_leaves_the_older_work_in_place(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(1), BODY))
-    (sealed_path(store).with_name("sealed.part")).write_bytes(b"half of someth")  # as a crash leaves it
-    assert store.sealed(RUN).load(Kept) == Kept(header(1), BODY)
-    store.sealed(RUN).save(Kept(header(2), BODY))
-    assert [path.name for path in sealed_path(store).parent.iterdir()] == ["sealed"]
+    store.signed(RUN).save(Kept(header(1), BODY))
+    (signed_path(store).with_name("signed.part")).write_bytes(b"half of someth")  # as a crash leaves it
+    assert store.signed(RUN).load(Kept) == Kept(header(1), BODY)
+    store.signed(RUN).save(Kept(header(2), BODY))
+    assert [path.name for path in signed_path(store).parent.iterdir()] == ["signed"]
 
 
 def test_a_disk_that_refuses_is_a_storage_error_and_the_older_work_stays(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(1), BODY))
-    sealed_path(store).with_name("sealed.part").mkdir()
-    with pytest.raises(StorageError, match=r"sealed: .*check the disk"):
-        store.sealed(RUN).save(Kept(header(2), BODY))
-    assert store.sealed(RUN).load(Kept) == Kept(header(1), BODY)
+    store.signed(RUN).save(Kept(header(1), BODY))
+    signed_path(store).with_name("signed.part").mkdir()
+    with pytest.raises(StorageError, match=r"signed: .*check the disk"):
+        store.signed(RUN).save(Kept(header(2), BODY))
+    assert store.signed(RUN).load(Kept) == Kept(header(1), BODY)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "longer", "another header", "another body", "no header"])
-def test_damaged_sealed_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
+def test_damaged_signed_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
     """Without it the peer would claim a second time for the same base: the person decides."""
-    store.sealed(RUN).save(Kept(header(), BODY))
-    path = sealed_path(store)
+    store.signed(RUN).save(Kept(header(), BODY))
+    path = signed_path(store)
     data = path.read_bytes()
     key = header().contribution.open().founder
     path.write_bytes(
@@ -160,18 +160,18 @@ def test_damaged_sealed_work_is_not_passed_over_in_silence(store: PeerStore, dam
     )
     damaged = path.read_bytes()
     assert damaged != data
-    with pytest.raises(StorageError, match=r"sealed is damaged .*delete the file"):
-        store.sealed(RUN).load(Kept)
+    with pytest.raises(StorageError, match=r"signed is damaged .*delete the file"):
+        store.signed(RUN).load(Kept)
     assert path.read_bytes() == damaged
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error(store: PeerStore) -> None:
-    store.sealed(RUN).save(Kept(header(), BODY))
-    path = sealed_path(store)
+    store.signed(RUN).save(Kept(header(), BODY))
+    path = signed_path(store)
     path.unlink()
     path.mkdir()
-    with pytest.raises(StorageError, match=r"sealed: .*check the disk"):
-        store.sealed(RUN).load(Kept)
+    with pytest.raises(StorageError, match=r"signed: .*check the disk"):
+        store.signed(RUN).load(Kept)
 
 
 def test_the_status_is_json_and_whole_at_every_moment(store: PeerStore) -> None:

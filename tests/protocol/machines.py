@@ -73,24 +73,24 @@ def trained(microbatches: int = 1, held: CommitRef = START, sorts: frozenset[int
     return one
 
 
-def sealed(microbatches: int = 1, held: CommitRef = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+def signed(microbatches: int = 1, held: CommitRef = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
     one = trained(microbatches, held, sorts)
-    assert one.seal(header_of(held, microbatches))
+    assert one.sign(header_of(held, microbatches))
     return one
 
 
-def ticketed(round: int = 1, held: CommitRef = START) -> RoundMachine:
-    one = sealed(held=held)
-    one.ticketed(inclusion_promise_of(header_of(held), round))
+def promised(round: int = 1, held: CommitRef = START) -> RoundMachine:
+    one = signed(held=held)
+    one.promised(inclusion_promise_of(header_of(held), round))
     return one
 
 
 def aged(round: int = 3) -> RoundMachine:
     """With work of round 1 that has an inclusion promise for ``round``, and the state of round 2."""
-    one = sealed()
+    one = signed()
     for number in (1, 2):
         learn(one, number)
-    one.ticketed(inclusion_promise_of(header_of(), round))
+    one.promised(inclusion_promise_of(header_of(), round))
     one.caught_up(STANDINGS[2].state)
     return one
 

@@ -156,7 +156,7 @@ class Operator:
         size = self.size if accepted is None else accepted.batch.size
         return "position", life, LogPosition(self.disk.memory.promised, size, self.round)
 
-    def on_standing(self, sender: int, life: int, position: LogPosition) -> None:
+    def on_position(self, sender: int, life: int, position: LogPosition) -> None:
         if self.disk.newcomer is not None and life == self.lives:  # an answer to what this life asked
             self.world.may_crash(self)
             self.disk.newcomer = self.disk.newcomer.hearing(self.world.keys[sender], position)

@@ -14,7 +14,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import open_ms_after, weighed_in
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round, entry_of
-from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine, Sealed
+from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine, SignedWork
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, sha256
 from manta_swarm.protocol.table import weights, weights_root
@@ -263,7 +263,7 @@ class Peer:
 
     def __init__(self, identity: Identity, steps: int) -> None:
         self.identity, self.key = identity, identity.public_key
-        self.steps = steps  # microbatches that it needs at least before it seals
+        self.steps = steps  # microbatches that it needs at least before it signs
         self.names = self.key  # the founder whom its next claim names
         self.kept: tuple[Header, bytes] | None = None  # its contribution, with the body
         self.left: tuple[bytes, int] | None = None  # the residual of its last contribution, and the round that listed it; None: not known
@@ -277,7 +277,7 @@ class Peer:
         self.life += 1
         self.machine = RoundMachine(MANIFEST, RUN, self.key, TRAINING_SPEC, held)
         self.state = held.state if held else None  # stands for the weights themselves
-        self.microbatches: list[int] = []  # trained, not sealed
+        self.microbatches: list[int] = []  # trained, not signed
         self.microbatch: CommitRef | None = None  # what the microbatch under way is trained on
         self.offered: dict[bytes, dict[bytes, Signed[Claim]]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
         self.together: dict[bytes, tuple[Header, bytes]] = {}  # its cohorts' contributions, with their bodies
@@ -311,10 +311,10 @@ class Peer:
         if self.machine.microbatch_trained(MANIFEST.microbatch_samples if is_done else 0):
             self.microbatches.append(self.num_microbatches)
 
-    # What is sealed.
+    # What is signed.
 
     @property
-    def may_seal(self) -> bool:
+    def may_sign(self) -> bool:
         return self.microbatch is None and self.machine.phase is Phase.WORKING and len(self.microbatches) >= self.steps
 
     def draft(self) -> tuple[Header, bytes]:
@@ -330,9 +330,9 @@ class Peer:
             return b""
         return self.left[0]
 
-    def seal(self, draft: tuple[Header, bytes], *, may_store: bool = True) -> None:
-        """Seal a draft; a crash before it is stored loses it."""
-        if not self.machine.seal(draft[0]):
+    def sign(self, draft: tuple[Header, bytes], *, may_store: bool = True) -> None:
+        """Sign a draft; a crash before it is stored loses it."""
+        if not self.machine.sign(draft[0]):
             assert not self.microbatches
             return
         self.microbatches, self.has_tried_cohort = [], False
@@ -344,16 +344,16 @@ class Peer:
 
     @property
     def handing_in(self) -> bytes | None:
-        sealed = self.machine.sealed
-        return sealed.header.contribution.digest if sealed else None
+        signed = self.machine.signed
+        return signed.header.contribution.digest if signed else None
 
     # Its cohort.
 
     @property
     def claim(self) -> Signed[Claim]:
-        """The sealed one."""
-        assert self.machine.sealed is not None
-        return self.machine.sealed.header.claims[0]
+        """The signed one."""
+        assert self.machine.signed is not None
+        return self.machine.signed.header.claims[0]
 
     def take_claim(self, signed: Signed[Claim]) -> None:
         claim = VERIFIED.claim(signed)
@@ -378,24 +378,24 @@ class Peer:
 
     def take_together(self, header: Header, body: bytes) -> None:
         """Member: what the founder handed in, which any member may bring."""
-        if self.machine.sealed is not None and self.claim.digest in opened(header).claims:
+        if self.machine.signed is not None and self.claim.digest in opened(header).claims:
             self.together[header.contribution.digest] = header, body
 
     # The log's answers.
 
     def hear(self, answer: Answer, log: Log, then: Callable[[], None] | None = None) -> None:
         """Take the log's answer; ``then`` if it wants the body."""
-        sealed, of_cohort = self.machine.sealed, self.together.get(answer.contribution)
-        if sealed is None or (of_cohort is None and answer.contribution != self.handing_in):
+        signed, of_cohort = self.machine.signed, self.together.get(answer.contribution)
+        if signed is None or (of_cohort is None and answer.contribution != self.handing_in):
             return  # of something that is settled
-        if of_cohort is not None and sealed.claim not in opened(of_cohort[0]).claims:
+        if of_cohort is not None and signed.claim not in opened(of_cohort[0]).claims:
             return
         if answer.inclusion_promise is not None and of_cohort is not None:
             self.machine.accepted(of_cohort[0].contribution, answer.inclusion_promise)
         elif answer.inclusion_promise is not None:
-            self.machine.ticketed(answer.inclusion_promise)
+            self.machine.promised(answer.inclusion_promise)
         elif answer.listed_in is not None:
-            self.settle(sealed, answer.listed_in, log)
+            self.settle(signed, answer.listed_in, log)
             self.machine.listed()
         elif answer.refused and of_cohort is None and self.machine.inclusion_promise is None:
             self.history.refused.add(answer.contribution)
@@ -404,22 +404,22 @@ class Peer:
         if answer.wants_body and then is not None:
             then()
 
-    def settle(self, sealed: Sealed, round: int, log: Log) -> None:
+    def settle(self, signed: SignedWork, round: int, log: Log) -> None:
         """Its claim is in a table: what that contribution left is its residual now."""
-        row = log.row_with(sealed.claim, round)
+        row = log.row_with(signed.claim, round)
         assert row is not None
         self.left = opened(row).residual, round
 
     def learn(self, round_: Round, log: Log) -> None:
         """Take a commit that was checked against the log."""
-        samples, inclusion_promise, sealed = self.machine.samples, self.machine.inclusion_promise, self.machine.sealed
+        samples, inclusion_promise, signed = self.machine.samples, self.machine.inclusion_promise, self.machine.signed
         commit = self.machine.committed(round_)
         if not commit.is_news:
             return
         assert self.machine.newest == log.commit_ref(round_.round)
         if commit.promised is not None:
             assert inclusion_promise is not None
-            assert (commit.promised, commit.inclusion_promise) == (sealed, inclusion_promise)
+            assert (commit.promised, commit.inclusion_promise) == (signed, inclusion_promise)
             self.settle(commit.promised, inclusion_promise.round, log)
         if inclusion_promise is not None:
             assert commit.promised is not None or self.machine.inclusion_promise == inclusion_promise

@@ -45,10 +45,10 @@ def test_the_disk_of_a_peer_is_mostly_what_audits_may_ask_for() -> None:
     assert data_bytes(manifest, 2_000_000) == 2_001_000
     disk = peer_disk(manifest, SIZES, Table(rows=3, open_s=1.0), 2_001_000)
     assert disk.vectors == (3 + 1) * 5 * 400_000  # three rounds without a beacon, and of twenty with one those that are audited
-    assert (disk.residuals, disk.sealed) == (800_000, 6_000 + CONTRIBUTION)
-    assert disk.usual == disk.vectors + disk.residuals + disk.sealed + 2_001_000
+    assert (disk.residuals, disk.signed) == (800_000, 6_000 + CONTRIBUTION)
+    assert disk.usual == disk.vectors + disk.residuals + disk.signed + 2_001_000
     assert disk.payout_receipt == 3_000 + 3 * CONTRIBUTION
-    assert disk.most > 26 * 10 * 400_000 + disk.residuals + disk.sealed + disk.data
+    assert disk.most > 26 * 10 * 400_000 + disk.residuals + disk.signed + disk.data
 
 
 def test_an_open_run_of_one_step_keeps_a_contribution_and_payout_receipts() -> None:

@@ -73,15 +73,15 @@ def test_what_is_listed_says_what_its_contribution_is() -> None:
 # Contributions.
 
 
-def reseal(**changes: Any) -> Callable[[Header], Header]:
+def sign_again(**changes: Any) -> Callable[[Header], Header]:
     return lambda header: with_contribution(header, PEERS[3], **changes)
 
 
 CONTRIBUTION_FAULTS: dict[str, tuple[Callable[[Header], Header], str]] = {
-    "another run": (reseal(run=sha256(b"another")), "another run"),
-    "another base": (reseal(base=sha256(b"another")), "another base"),
-    "a round to come": (reseal(round=3), "another base"),
-    "other claims": (reseal(claims=(sha256(b"another"),)), "other claims"),
+    "another run": (sign_again(run=sha256(b"another")), "another run"),
+    "another base": (sign_again(base=sha256(b"another")), "another base"),
+    "a round to come": (sign_again(round=3), "another base"),
+    "other claims": (sign_again(claims=(sha256(b"another"),)), "other claims"),
     "a founder who has no claim": (lambda header: with_contribution(header, PEERS[4], founder=PEERS[4].public_key), "the founder has none"),
 }
 

@@ -27,8 +27,8 @@ from tests.protocol.machines import (
     inclusion_promise_of,
     learn,
     machine,
-    sealed,
-    ticketed,
+    promised,
+    signed,
     trained,
 )
 from tests.runs import FixedTrainingSpec
@@ -36,8 +36,8 @@ from tests.runs import FixedTrainingSpec
 IN_PHASE: dict[Phase, Callable[[], RoundMachine]] = {
     Phase.BEHIND: behind,
     Phase.WORKING: machine,
-    Phase.SEALED: sealed,
-    Phase.TICKETED: ticketed,
+    Phase.SIGNED: signed,
+    Phase.PROMISED: promised,
     Phase.FINISHED: finished,
 }
 
@@ -58,17 +58,17 @@ def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
         assert one.microbatch_trained(MICROBATCH)
         assert one.samples == microbatches * MICROBATCH
     header = header_of(microbatches=3)
-    assert one.seal(header)
-    assert (one.phase, one.samples, one.inclusion_promise) == (Phase.SEALED, 0, None)
-    assert one.sealed is not None
-    assert (one.sealed.header, one.sealed.opened, one.sealed.samples) == (header, header.contribution.open(), 3 * MICROBATCH)
-    one.ticketed(inclusion_promise_of(header, 1))
-    assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.TICKETED, inclusion_promise_of(header, 1), False)
+    assert one.sign(header)
+    assert (one.phase, one.samples, one.inclusion_promise) == (Phase.SIGNED, 0, None)
+    assert one.signed is not None
+    assert (one.signed.header, one.signed.opened, one.signed.samples) == (header, header.contribution.open(), 3 * MICROBATCH)
+    one.promised(inclusion_promise_of(header, 1))
+    assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.PROMISED, inclusion_promise_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
     assert (commit.is_news, commit.commit_ref, commit.samples_lost) == (True, STANDINGS[1], 0)
     assert commit.promised is not None
     assert (commit.promised.header, commit.inclusion_promise) == (header, inclusion_promise_of(header, 1))
-    assert (one.phase, one.sealed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
+    assert (one.phase, one.signed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
     one.caught_up(ROUNDS[0].state)
     assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[1], None)
     assert one.microbatch_started() == STANDINGS[1]
@@ -97,7 +97,7 @@ def test_a_standing_says_what_the_entry_says() -> None:
 # Microbatches.
 
 
-@pytest.mark.parametrize("phase", [Phase.BEHIND, Phase.SEALED, Phase.TICKETED, Phase.FINISHED])
+@pytest.mark.parametrize("phase", [Phase.BEHIND, Phase.SIGNED, Phase.PROMISED, Phase.FINISHED])
 def test_a_microbatch_is_started_only_while_working(phase: Phase) -> None:
     with pytest.raises(RuntimeError, match="no microbatch"):
         IN_PHASE[phase]().microbatch_started()
@@ -110,16 +110,16 @@ def test_a_microbatch_that_failed_counts_nothing() -> None:
     assert (one.phase, one.samples) == (Phase.WORKING, MICROBATCH)
 
 
-def test_several_microbatches_may_be_under_way_and_come_back_in_any_order_and_nothing_is_sealed_before() -> None:
+def test_several_microbatches_may_be_under_way_and_come_back_in_any_order_and_nothing_is_signed_before() -> None:
     one = machine()
     assert [one.microbatch_started() for _ in range(3)] == [START] * 3
     assert one.microbatch_trained(MICROBATCH)
     assert not one.microbatch_trained(0)
     with pytest.raises(RuntimeError, match="under way"):
-        one.seal(header_of(microbatches=1))
+        one.sign(header_of(microbatches=1))
     assert one.microbatch_trained(MICROBATCH)
     assert one.samples == 2 * MICROBATCH
-    assert one.seal(header_of(microbatches=2))
+    assert one.sign(header_of(microbatches=2))
 
 
 def test_work_is_overdue_until_the_last_microbatch_from_before_the_commit_is_back() -> None:
@@ -138,7 +138,7 @@ def test_work_is_overdue_until_the_last_microbatch_from_before_the_commit_is_bac
 def test_microbatches_can_be_given_up() -> None:
     one = trained(2)
     assert (one.discard(), one.discard(), one.samples) == (2 * MICROBATCH, 0, 0)
-    assert not one.seal(header_of(microbatches=2))
+    assert not one.sign(header_of(microbatches=2))
     learn(one, 1)
     assert one.phase is Phase.BEHIND
 
@@ -147,7 +147,7 @@ def test_a_microbatch_without_a_state_counts_nothing() -> None:
     assert not machine(None).microbatch_trained(MICROBATCH)
 
 
-# Sealing.
+# Signing.
 
 
 @pytest.mark.parametrize(
@@ -161,24 +161,24 @@ def test_a_microbatch_without_a_state_counts_nothing() -> None:
     ],
     ids=["fewer microbatches", "another round", "another base", "another peer", "another run"],
 )
-def test_what_is_not_of_exactly_the_microbatches_trained_is_not_sealed(header: Header) -> None:
+def test_what_is_not_of_exactly_the_microbatches_trained_is_not_signed(header: Header) -> None:
     one = trained(2)
     with pytest.raises(RuntimeError):
-        one.seal(header)
-    assert (one.phase, one.samples, one.sealed) == (Phase.WORKING, 2 * MICROBATCH, None)
+        one.sign(header)
+    assert (one.phase, one.samples, one.signed) == (Phase.WORKING, 2 * MICROBATCH, None)
 
 
-@pytest.mark.parametrize("make", [sealed, ticketed])
-def test_a_second_contribution_is_not_sealed_while_one_waits(make: Callable[[], RoundMachine]) -> None:
-    with pytest.raises(RuntimeError, match="timeouts"):
-        make().seal(header_of())
+@pytest.mark.parametrize("make", [signed, promised])
+def test_a_second_contribution_is_not_signed_while_one_waits(make: Callable[[], RoundMachine]) -> None:
+    with pytest.raises(RuntimeError, match="waits"):
+        make().sign(header_of())
 
 
-def test_nothing_is_sealed_while_a_microbatch_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
+def test_nothing_is_signed_while_a_microbatch_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
     one = trained()
     one.microbatch_started()
     with pytest.raises(RuntimeError, match="under way"):
-        one.seal(header_of())
+        one.sign(header_of())
 
 
 # Inclusion promises.
@@ -187,42 +187,42 @@ def test_nothing_is_sealed_while_a_microbatch_is_under_way_which_would_be_a_seco
 def test_inclusion_promises_of_something_else_or_too_late_change_nothing() -> None:
     header = header_of()
     for one, inclusion_promise in (
-        (sealed(), inclusion_promise_of(header_of(STANDINGS[1]), 1)),
-        (sealed(), inclusion_promise_of(header, 1, run=sha256(b"other"))),
+        (signed(), inclusion_promise_of(header_of(STANDINGS[1]), 1)),
+        (signed(), inclusion_promise_of(header, 1, run=sha256(b"other"))),
         (machine(), inclusion_promise_of(header, 1)),
     ):
         before = one.phase
-        one.ticketed(inclusion_promise)
+        one.promised(inclusion_promise)
         assert (one.phase, one.inclusion_promise) == (before, None)
-    late = sealed()
+    late = signed()
     learn(late, 1)
-    late.ticketed(inclusion_promise_of(header, 1))  # it may be in that table: handed in again, the log says so
-    assert (late.phase, late.inclusion_promise) == (Phase.SEALED, None)
-    late.ticketed(inclusion_promise_of(header, 2))
-    late.ticketed(inclusion_promise_of(header, 2))
+    late.promised(inclusion_promise_of(header, 1))  # it may be in that table: handed in again, the log says so
+    assert (late.phase, late.inclusion_promise) == (Phase.SIGNED, None)
+    late.promised(inclusion_promise_of(header, 2))
+    late.promised(inclusion_promise_of(header, 2))
     assert (late.phase, late.inclusion_promise) == (Phase.BEHIND, inclusion_promise_of(header, 2))
 
 
 def test_a_inclusion_promise_for_a_later_round_waits_for_that_round() -> None:
-    one = ticketed(2)
+    one = promised(2)
     assert one.committed(ROUNDS[0]).promised is None
     one.caught_up(ROUNDS[0].state)
-    assert (one.phase, one.round) == (Phase.TICKETED, 2)
-    promised = one.committed(ROUNDS[1]).promised
-    assert promised is not None
-    assert promised.header == header_of()
+    assert (one.phase, one.round) == (Phase.PROMISED, 2)
+    of_round = one.committed(ROUNDS[1]).promised
+    assert of_round is not None
+    assert of_round.header == header_of()
 
 
 def test_a_commit_after_the_inclusion_promise_s_round_keeps_the_promise_too() -> None:
-    commit = ticketed(1).committed(ROUNDS[2])
+    commit = promised(1).committed(ROUNDS[2])
     assert commit.promised is not None
     assert (commit.promised.header, commit.inclusion_promise, commit.samples_lost) == (header_of(), inclusion_promise_of(header_of(), 1), 0)
 
 
 def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_made_on_its_base() -> None:
-    one = sealed(2)
+    one = signed(2)
     assert one.listed() == 2 * MICROBATCH
-    assert (one.phase, one.sealed, one.may_work_ahead, one.listed()) == (Phase.TICKETED, None, False, 0)
+    assert (one.phase, one.signed, one.may_work_ahead, one.listed()) == (Phase.PROMISED, None, False, 0)
     with pytest.raises(RuntimeError):
         one.microbatch_started()
     learn(one, 1)
@@ -232,14 +232,14 @@ def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_ma
 
 
 def test_what_was_listed_before_the_newest_commit_is_over_at_once() -> None:
-    one = sealed()
+    one = signed()
     learn(one, 1)
     assert one.listed() == MICROBATCH
     assert one.phase is Phase.BEHIND
 
 
 def test_what_the_log_refuses_is_lost_and_the_base_may_be_worked_on_again() -> None:
-    one = sealed(3)
+    one = signed(3)
     assert (one.refused("bad body"), one.refused("bad body")) == (3 * MICROBATCH, 0)
     assert one.dropped == {"bad body": 1}
     assert one.microbatch_started() == START
@@ -254,7 +254,7 @@ def test_a_commit_before_any_microbatch_only_moves_on() -> None:
     assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, STANDINGS[2])
 
 
-def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_sealed_and_handed_in_aged() -> None:
+def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_signed_and_handed_in_aged() -> None:
     one = trained()
     one.microbatch_started()
     assert learn(one, 1) == [0]
@@ -262,12 +262,12 @@ def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_sealed_
     assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError):
         one.microbatch_started()
-    assert one.seal(header_of(microbatches=2))
-    assert (one.phase, one.is_overdue, one.round) == (Phase.SEALED, False, 2)
-    one.ticketed(inclusion_promise_of(header_of(microbatches=2), 2))
+    assert one.sign(header_of(microbatches=2))
+    assert (one.phase, one.is_overdue, one.round) == (Phase.SIGNED, False, 2)
+    one.promised(inclusion_promise_of(header_of(microbatches=2), 2))
     assert one.phase is Phase.BEHIND
     one.caught_up(ROUNDS[0].state)
-    assert one.phase is Phase.TICKETED
+    assert one.phase is Phase.PROMISED
     assert one.committed(ROUNDS[1]).promised is not None
 
 
@@ -277,7 +277,7 @@ def test_a_commit_in_the_first_microbatch_leaves_it_too() -> None:
     learn(one, 1, 2)
     assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
     assert one.microbatch_trained(MICROBATCH)
-    assert one.seal(header_of())
+    assert one.sign(header_of())
 
 
 def test_a_microbatch_that_fails_after_a_commit_leaves_nothing_overdue() -> None:
@@ -292,14 +292,14 @@ def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> Non
     one = trained(2)
     learn(one, 1)
     assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.seal(header_of(microbatches=2))
+    assert one.sign(header_of(microbatches=2))
 
 
 def test_a_commit_while_nothing_is_ticketed_leaves_the_contribution_to_be_handed_in_again() -> None:
-    one = sealed()
+    one = signed()
     commit = one.committed(ROUNDS[0])
     assert (commit.promised, commit.inclusion_promise, commit.samples_lost) == (None, None, 0)
-    assert (one.phase, one.missing) == (Phase.SEALED, STANDINGS[1])
+    assert (one.phase, one.missing) == (Phase.SIGNED, STANDINGS[1])
 
 
 def test_commits_known_before_or_older_are_no_news() -> None:
@@ -356,7 +356,7 @@ def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way(
 
 
 def test_the_state_is_fetched_while_a_contribution_waits() -> None:
-    for one in (sealed(), ticketed(2)):
+    for one in (signed(), promised(2)):
         learn(one, 1)
         one.caught_up(ROUNDS[0].state)
         assert one.held == STANDINGS[1]
@@ -366,15 +366,15 @@ def test_the_state_is_fetched_while_a_contribution_waits() -> None:
 
 
 def test_a_contribution_without_a_inclusion_promise_is_dropped_when_no_round_can_take_it_any_more() -> None:
-    one = sealed(2)
+    one = signed(2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
-    assert (one.phase, one.sealed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
+    assert (one.phase, one.signed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
 
 
 def test_a_contribution_with_a_inclusion_promise_is_never_too_old() -> None:
-    one = ticketed(MAX_AGE + 2)
+    one = promised(MAX_AGE + 2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * (MAX_AGE + 1)
-    assert one.sealed is not None
+    assert one.signed is not None
     assert one.committed(ROUNDS[MAX_AGE + 1]).promised is not None
 
 
@@ -382,7 +382,7 @@ def test_microbatches_are_dropped_when_no_round_can_take_them_any_more() -> None
     one = trained(2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
     assert (one.phase, one.samples) == (Phase.BEHIND, 0)
-    assert not one.seal(header_of(microbatches=2))
+    assert not one.sign(header_of(microbatches=2))
 
 
 def test_a_microbatch_whose_base_grew_too_old_meanwhile_is_not_counted() -> None:
@@ -396,7 +396,7 @@ def test_a_microbatch_whose_base_grew_too_old_meanwhile_is_not_counted() -> None
 
 def test_nothing_from_before_a_sort_counts_after_it() -> None:
     after_2 = frozenset({2})
-    one = sealed(sorts=after_2)
+    one = signed(sorts=after_2)
     assert learn(one, 1, 2) == [0, MICROBATCH]
     one = trained(2, sorts=after_2)
     one.microbatch_started()
@@ -404,8 +404,8 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
     assert not one.microbatch_trained(MICROBATCH)
     one = trained(held=STANDINGS[2], sorts=after_2)  # its base has the new order
     assert learn(one, 3) == [0]
-    assert one.seal(header_of(STANDINGS[2]))
-    skipped = sealed(sorts=after_2)
+    assert one.sign(header_of(STANDINGS[2]))
+    skipped = signed(sorts=after_2)
     assert learn(skipped, 3) == [MICROBATCH]
 
 
@@ -414,16 +414,16 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
 
 def test_a_peer_with_a_inclusion_promise_for_aged_work_may_work_on_the_newest_base() -> None:
     one = aged()
-    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
+    assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, True)
     assert one.microbatch_started() == STANDINGS[2]
     assert one.microbatch_trained(MICROBATCH)
     assert one.may_work_ahead
-    with pytest.raises(RuntimeError, match="timeouts"):
-        one.seal(header_of(STANDINGS[2]))
+    with pytest.raises(RuntimeError, match="waits"):
+        one.sign(header_of(STANDINGS[2]))
     assert one.committed(ROUNDS[2]).promised is not None
     assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, STANDINGS[2])
-    assert one.seal(header_of(STANDINGS[2]))
-    assert (one.phase, one.round) == (Phase.SEALED, 4)
+    assert one.sign(header_of(STANDINGS[2]))
+    assert (one.phase, one.round) == (Phase.SIGNED, 4)
 
 
 def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> None:
@@ -433,12 +433,12 @@ def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> No
     assert (one.phase, one.is_overdue, one.may_work_ahead) == (Phase.BEHIND, True, False)
     assert one.microbatch_trained(MICROBATCH)
     one.caught_up(ROUNDS[2].state)
-    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, False)
+    assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, False)
     with pytest.raises(RuntimeError, match="no microbatch"):
         one.microbatch_started()
     assert one.committed(ROUNDS[3]).promised is not None
     assert one.phase is Phase.WORKING
-    assert one.seal(header_of(STANDINGS[2]))
+    assert one.sign(header_of(STANDINGS[2]))
 
 
 # The end of the run.
@@ -448,13 +448,13 @@ def test_the_last_commit_ends_whatever_is_under_way() -> None:
     sorts: frozenset[int] = frozenset()
     for one, lost in (
         (trained(2, STANDINGS[7], sorts), 2 * MICROBATCH),
-        (sealed(1, STANDINGS[6], sorts), MICROBATCH),
-        (ticketed(8, STANDINGS[7]), 0),
-        (ticketed(9, STANDINGS[7]), MICROBATCH),
+        (signed(1, STANDINGS[6], sorts), MICROBATCH),
+        (promised(8, STANDINGS[7]), 0),
+        (promised(9, STANDINGS[7]), MICROBATCH),
         (machine(STANDINGS[7]), 0),
     ):
         assert one.committed(ROUNDS[7]).samples_lost == lost
-        assert (one.phase, one.samples, one.sealed) == (Phase.BEHIND, 0, None)
+        assert (one.phase, one.samples, one.signed) == (Phase.BEHIND, 0, None)
         assert one.dropped == ({"the run was over": 1} if lost == MICROBATCH else {})
         one.caught_up(ROUNDS[7].state)
         assert one.phase is Phase.FINISHED
@@ -474,10 +474,10 @@ def test_a_microbatch_under_way_at_the_last_commit_is_not_counted() -> None:
 def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None:
     one = machine()
     one.restore(header_of(microbatches=2))
-    assert (one.phase, one.inclusion_promise) == (Phase.SEALED, None)
-    assert one.sealed is not None
-    assert (one.sealed.header, one.sealed.samples) == (header_of(microbatches=2), 2 * MICROBATCH)
-    one.ticketed(inclusion_promise_of(header_of(microbatches=2), 1))
+    assert (one.phase, one.inclusion_promise) == (Phase.SIGNED, None)
+    assert one.signed is not None
+    assert (one.signed.header, one.signed.samples) == (header_of(microbatches=2), 2 * MICROBATCH)
+    one.promised(inclusion_promise_of(header_of(microbatches=2), 1))
     assert one.committed(ROUNDS[0]).promised is not None
 
 
@@ -486,16 +486,16 @@ def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_no
     for settle in (
         lambda one: one.listed(),
         lambda one: one.refused("no"),
-        lambda one: one.ticketed(inclusion_promise_of(header, 4)),
+        lambda one: one.promised(inclusion_promise_of(header, 4)),
     ):
         one = machine(STANDINGS[1])
         one.restore(header)
-        assert one.phase is Phase.SEALED
+        assert one.phase is Phase.SIGNED
         settle(one)
-        assert one.phase is Phase.TICKETED
+        assert one.phase is Phase.PROMISED
         learn(one, 2)
         one.caught_up(ROUNDS[1].state)
-        assert one.phase is Phase.TICKETED  # on the base of round 2 it may have worked before
+        assert one.phase is Phase.PROMISED  # on the base of round 2 it may have worked before
         learn(one, 4)
         one.caught_up(ROUNDS[3].state)
         assert one.microbatch_started() == STANDINGS[4]
@@ -504,7 +504,7 @@ def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_no
 def test_a_contribution_that_no_round_can_take_any_more_is_not_handed_in_again_after_a_restart() -> None:
     for one, phase in ((machine(STANDINGS[MAX_AGE + 1]), Phase.WORKING), (machine(STANDINGS[8]), Phase.FINISHED)):
         one.restore(header_of())
-        assert (one.phase, one.sealed, one.dropped) == (phase, None, {})
+        assert (one.phase, one.signed, one.dropped) == (phase, None, {})
     one = machine(STANDINGS[3], sorts=frozenset({2}))
     one.restore(header_of(STANDINGS[1]))
     assert one.phase is Phase.WORKING
@@ -513,7 +513,7 @@ def test_a_contribution_that_no_round_can_take_any_more_is_not_handed_in_again_a
 def test_a_contribution_is_not_restored_over_work_or_another_one_or_for_somebody_else() -> None:
     for one, header in (
         (trained(), header_of()),
-        (sealed(), header_of()),
+        (signed(), header_of()),
         (machine(), header_of(peer=OTHER)),
         (machine(), header_of(run=sha256(b"other"))),
     ):

@@ -29,8 +29,8 @@ from tests.protocol.machines import (
     learn,
     listing,
     machine,
-    sealed,
-    ticketed,
+    promised,
+    signed,
     together_of,
     trained,
 )
@@ -39,10 +39,10 @@ from tests.runs import FixedTrainingSpec
 # With a cohort.
 
 
-def test_the_inclusion_promise_of_a_contribution_that_lists_the_sealed_claim_is_as_good_as_its_own() -> None:
-    one, together = sealed(), together_of()
+def test_the_inclusion_promise_of_a_contribution_that_lists_the_signed_claim_is_as_good_as_its_own() -> None:
+    one, together = signed(), together_of()
     one.accepted(together.contribution, inclusion_promise_of(together, 1))
-    assert (one.phase, one.inclusion_promise) == (Phase.TICKETED, inclusion_promise_of(together, 1))
+    assert (one.phase, one.inclusion_promise) == (Phase.PROMISED, inclusion_promise_of(together, 1))
     commit = one.committed(ROUNDS[0])
     assert commit.promised is not None
     assert (commit.promised.header, commit.promised.accepted) == (header_of(), together.contribution)
@@ -50,10 +50,10 @@ def test_the_inclusion_promise_of_a_contribution_that_lists_the_sealed_claim_is_
     assert (commit.inclusion_promise, commit.samples_lost, one.phase) == (inclusion_promise_of(together, 1), 0, Phase.BEHIND)
 
 
-def test_what_is_sealed_names_its_claim() -> None:
-    one = sealed(2)
-    assert one.sealed is not None
-    assert (one.sealed.claim, one.sealed.accepted) == (header_of(microbatches=2).claims[0].digest, None)
+def test_what_is_signed_names_its_claim() -> None:
+    one = signed(2)
+    assert one.signed is not None
+    assert (one.signed.claim, one.signed.accepted) == (header_of(microbatches=2).claims[0].digest, None)
 
 
 def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_promise_changes_nothing() -> None:
@@ -68,7 +68,7 @@ def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_prom
         (together, inclusion_promise_of(together, 1, run=sha256(b"other"))),
         (together, inclusion_promise_of(together, 0 + 1)),
     ):
-        one = sealed()
+        one = signed()
         if header == together and inclusion_promise == inclusion_promise_of(together, 1):
             learn(one, 1)  # too late
         before = one.phase
@@ -76,30 +76,30 @@ def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_prom
         assert (one.phase, one.inclusion_promise) == (before, None)
     for one in (machine(), behind()):
         one.accepted(together.contribution, inclusion_promise_of(together, 2))
-        assert (one.sealed, one.inclusion_promise) == (None, None)
+        assert (one.signed, one.inclusion_promise) == (None, None)
     with pytest.raises(SignatureError):
-        sealed().accepted(replace(together.contribution, signature=bytes(64)), inclusion_promise_of(together, 1))
+        signed().accepted(replace(together.contribution, signature=bytes(64)), inclusion_promise_of(together, 1))
 
 
 def test_the_first_inclusion_promise_stays() -> None:
     together = together_of()
-    one = ticketed()
+    one = promised()
     one.accepted(together.contribution, inclusion_promise_of(together, 1))
     assert one.inclusion_promise == inclusion_promise_of(header_of(), 1)
-    assert one.sealed is not None
-    assert one.sealed.accepted is None
-    one = sealed()
+    assert one.signed is not None
+    assert one.signed.accepted is None
+    one = signed()
     one.accepted(together.contribution, inclusion_promise_of(together, 1))
-    one.ticketed(inclusion_promise_of(header_of(), 1))
+    one.promised(inclusion_promise_of(header_of(), 1))
     assert one.inclusion_promise == inclusion_promise_of(together, 1)
 
 
 def test_what_the_cohort_handed_in_aged_may_be_worked_ahead_of_too() -> None:
-    one, together = sealed(), together_of()
+    one, together = signed(), together_of()
     learn(one, 1)
     one.accepted(together.contribution, inclusion_promise_of(together, 2))
     one.caught_up(ROUNDS[0].state)
-    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
+    assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, True)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_what_the_cohort_handed_in_aged_may_be_worked_ahead_of_too() -> None:
     [together_of(founder=PEER), together_of(founder=OTHER), listing([claim_of()], OTHER)],
     ids=["founder", "member", "another's signature"],
 )
-def test_only_what_a_peer_hands_in_alone_is_sealed_or_restored(header: Header) -> None:
+def test_only_what_a_peer_hands_in_alone_is_signed_or_restored(header: Header) -> None:
     with pytest.raises(RuntimeError, match="alone"):
-        trained().seal(header)
+        trained().sign(header)
     with pytest.raises(RuntimeError, match="alone"):
         machine().restore(header)
 
@@ -118,7 +118,7 @@ def test_after_a_restart_the_cohort_s_contribution_is_asked_for_by_the_claim() -
     one, together = machine(), together_of()
     one.restore(header_of())
     one.accepted(together.contribution, inclusion_promise_of(together, 1))
-    assert one.phase is Phase.TICKETED
+    assert one.phase is Phase.PROMISED
     one.committed(ROUNDS[0])
     assert one.phase is Phase.BEHIND
 
@@ -127,7 +127,7 @@ def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
     one = machine(STANDINGS[1])
     one.restore(header_of(STANDINGS[2]))  # the state of round 2 was lost with the machine
     learn(one, 2)
-    one.ticketed(inclusion_promise_of(header_of(STANDINGS[2]), 3))
+    one.promised(inclusion_promise_of(header_of(STANDINGS[2]), 3))
     learn(one, 3)
     one.caught_up(ROUNDS[1].state, took_long=True)
     assert one.phase is Phase.BEHIND
@@ -143,7 +143,7 @@ def test_a_microbatch_that_a_step_lacks_is_started_though_the_work_is_overdue() 
         one.microbatch_started()
     assert one.microbatch_started(to_finish=True) == START
     assert one.microbatch_trained(MICROBATCH)
-    assert one.seal(header_of(microbatches=2))
+    assert one.sign(header_of(microbatches=2))
 
 
 def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -> None:
@@ -156,7 +156,7 @@ def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -
     assert one.microbatch_trained(MICROBATCH)
 
 
-@pytest.mark.parametrize("make", [behind, sealed, ticketed, finished])
+@pytest.mark.parametrize("make", [behind, signed, promised, finished])
 def test_there_is_nothing_to_finish_where_nothing_was_begun(make: Callable[[], RoundMachine]) -> None:
     with pytest.raises(RuntimeError, match="no microbatch"):
         make().microbatch_started(to_finish=True)
@@ -188,8 +188,8 @@ def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again(
         assert one.microbatch_trained(MICROBATCH)
     assert one.base == STANDINGS[1]
     header = header_of(STANDINGS[1], 2)
-    assert one.seal(header)
-    one.ticketed(inclusion_promise_of(header, 3))
+    assert one.sign(header)
+    one.promised(inclusion_promise_of(header, 3))
     assert (one.phase, one.missing) == (Phase.BEHIND, STANDINGS[2])  # once
     learn(one, 3)
     one.caught_up(ROUNDS[2].state, took_long=True)
@@ -204,7 +204,7 @@ def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
     assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError, match="no microbatch"):
         one.microbatch_started()
-    assert one.seal(header_of(STANDINGS[1]))
+    assert one.sign(header_of(STANDINGS[1]))
 
 
 def test_commits_before_its_first_microbatch_do_not_make_it_fetch_again() -> None:
@@ -232,11 +232,11 @@ def test_a_quick_fetch_is_followed_by_the_next_one() -> None:
 
 
 def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
-    one = sealed()
+    one = signed()
     learn(one, 1, 2)
     one.caught_up(ROUNDS[0].state, took_long=True)
-    assert one.phase is Phase.SEALED
-    one.ticketed(inclusion_promise_of(header_of(), 3))
+    assert one.phase is Phase.SIGNED
+    one.promised(inclusion_promise_of(header_of(), 3))
     assert one.phase is Phase.BEHIND
 
 
@@ -244,7 +244,7 @@ def test_work_on_an_old_state_that_the_log_refuses_is_not_begun_again() -> None:
     one = slow()
     one.microbatch_started()
     assert one.microbatch_trained(MICROBATCH)
-    assert one.seal(header_of(STANDINGS[1]))
+    assert one.sign(header_of(STANDINGS[1]))
     assert one.refused("bad body") == MICROBATCH
     assert one.phase is Phase.BEHIND
 
@@ -273,8 +273,8 @@ def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_
         one.committed(next(commits))
         assert one.microbatch_trained(MICROBATCH)
         header = header_of(target)
-        assert one.seal(header)
-        one.ticketed(inclusion_promise_of(header, one.round))
+        assert one.sign(header)
+        one.promised(inclusion_promise_of(header, one.round))
         promised = one.committed(next(commits)).promised
         done += promised is not None
     assert done == 10

@@ -118,9 +118,9 @@ class Swarm(RuleBasedStateMachine):
                 peer.begin_microbatch()
             if peer.microbatch is not None:
                 peer.end_microbatch()
-        if peer.may_seal:
-            peer.seal(peer.draft())
-        if peer.machine.phase is Phase.SEALED:
+        if peer.may_sign:
+            peer.sign(peer.draft())
+        if peer.machine.phase is Phase.SIGNED:
             if self.joins is not None and not peer.has_tried_cohort:
                 self.join(peer)
             self.hand_in_with_cohort(peer)
@@ -136,16 +136,16 @@ class Swarm(RuleBasedStateMachine):
         if peer := self.some(data, lambda peer: peer.microbatch is not None):
             peer.end_microbatch(data.draw(st.integers(0, 5)) > 0)
 
-    def a_contribution_is_sealed(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.may_seal):
-            peer.seal(peer.draft())
+    def a_contribution_is_signed(self, data: st.DataObject) -> None:
+        if peer := self.some(data, lambda peer: peer.may_sign):
+            peer.sign(peer.draft())
 
     def commits_come_while_a_contribution_is_made(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.may_seal):
+        if peer := self.some(data, lambda peer: peer.may_sign):
             draft = peer.draft()
             for round_ in self.log.rounds:
                 peer.learn(round_, self.log)
-            peer.seal(draft)
+            peer.sign(draft)
 
     def a_peer_catches_up(self, data: st.DataObject) -> None:
         if peer := self.some(data, lambda peer: peer.machine.phase is Phase.BEHIND):
@@ -159,15 +159,15 @@ class Swarm(RuleBasedStateMachine):
             self.mail.append((peer, lambda: peer.fetched(missing, took_long=took_long) if peer.life == life else None))
 
     def a_header_is_sent(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED):
+        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED):
             self.hand_in(peer)
 
     def hand_in(self, peer: Peer) -> None:
         """Alone."""
-        sealed = peer.machine.sealed
-        assert sealed is not None
+        signed = peer.machine.signed
+        assert signed is not None
         assert peer.kept is not None
-        assert peer.kept[0] == sealed.header
+        assert peer.kept[0] == signed.header
         self.send(peer, *peer.kept)
 
     def send(self, peer: Peer, header: Header, body: bytes) -> None:
@@ -184,7 +184,7 @@ class Swarm(RuleBasedStateMachine):
     def hears(self, peer: Peer, answer: Answer, then: Callable[[], None] | None) -> None:
         peer.hear(answer, self.log, then)
         left_out = peer.together.get(answer.contribution) if answer.without else None
-        if left_out is not None and peer.machine.phase is Phase.SEALED:
+        if left_out is not None and peer.machine.phase is Phase.SIGNED:
             assert peer.key not in answer.without
             if peer.leave_out(opened(left_out[0]).base, answer.without):
                 self.hand_in_with_cohort(peer)
@@ -192,7 +192,7 @@ class Swarm(RuleBasedStateMachine):
     # Cohorts.
 
     def some_agree_on_a_founder(self, data: st.DataObject) -> None:
-        """Or some do, and some on another one: who is named in the claims that are sealed next."""
+        """Or some do, and some on another one: who is named in the claims that are signed next."""
         keys = [peer.key for peer in self.peers] + [CHEAT.public_key] * self.cheats
         for key in data.draw(st.lists(st.sampled_from(keys), min_size=1, max_size=2)):
             for peer in self.peers:
@@ -213,7 +213,7 @@ class Swarm(RuleBasedStateMachine):
             self.send(peer, *peer.together[digest])
 
     def a_cohort_hands_in(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED):
+        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED):
             self.hand_in_with_cohort(peer)
 
     def a_founder_shows_what_it_handed_in(self, data: st.DataObject) -> None:
@@ -225,7 +225,7 @@ class Swarm(RuleBasedStateMachine):
                     self.mail.append((other, lambda other=other: other.take_together(header, body)))
 
     def a_member_brings_what_its_founder_handed_in(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED and bool(peer.together)):
+        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED and bool(peer.together)):
             self.send(peer, *peer.together[data.draw(st.sampled_from(sorted(peer.together)))])
 
     def a_peer_asks_where_the_run_stands(self, data: st.DataObject) -> None:
@@ -335,8 +335,8 @@ class Swarm(RuleBasedStateMachine):
             peer.crash()
 
     def a_peer_crashes_before_its_contribution_is_stored(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.may_seal):
-            peer.seal(peer.draft(), may_store=False)
+        if peer := self.some(data, lambda peer: peer.may_sign):
+            peer.sign(peer.draft(), may_store=False)
 
     def a_peer_returns(self, data: st.DataObject) -> None:
         dead = [peer for peer in self.peers if not peer.alive]
@@ -542,7 +542,7 @@ PROGRESS = (
     *[Swarm.a_microbatch_begins, Swarm.a_message_arrives, Swarm.a_check_is_over, Swarm.the_log_commits] * 3,
     *[Swarm.all_messages_arrive, Swarm.the_log_looks, Swarm.a_sync_is_over, Swarm.rounds_go_by_while_one_trains_a_microbatch] * 2,
     *[Swarm.rounds_go_by_while_one_fetches_a_state] * 2,
-    *[Swarm.a_header_is_sent, Swarm.a_microbatch_ends, Swarm.a_contribution_is_sealed, Swarm.a_peer_asks_where_the_run_stands] * 2,
+    *[Swarm.a_header_is_sent, Swarm.a_microbatch_ends, Swarm.a_contribution_is_signed, Swarm.a_peer_asks_where_the_run_stands] * 2,
     *[Swarm.some_agree_on_a_founder, Swarm.a_cohort_hands_in] * 3,
     *[Swarm.a_founder_shows_what_it_handed_in, Swarm.a_member_brings_what_its_founder_handed_in],
     *[Swarm.a_state_is_fetched, Swarm.a_peer_catches_up, Swarm.commits_come_while_a_contribution_is_made, Swarm.time_passes],

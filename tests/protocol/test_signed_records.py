@@ -82,7 +82,7 @@ Sign, Open = Callable[[Any, Identity], Any], Callable[[Any], Any]
 SIGNED: list[tuple[str, Any, Sign, Open, dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
     ("claim", CLAIM, Signed.sign, Signed.open, {"work": (2, 1, 0)}),
     ("contribution", CONTRIBUTION, Signed.sign, Signed.open, {"body": sha256(b"another")}),
-    ("inclusion_promise", INCLUSION_PROMISE, Signed.sign, lambda signed: signed.open_by([ALICE.public_key]), {"round": 5}),
+    ("inclusion-promise", INCLUSION_PROMISE, Signed.sign, lambda signed: signed.open_by([ALICE.public_key]), {"round": 5}),
     ("manifest", manifest_of(ALICE), SignedManifest.sign, SignedManifest.open, {"seed": 8}),
 ]
 

@@ -535,14 +535,14 @@ assert NUM_WEIGHTS > GROUP_VALUES  # bodies here have two groups
 
 def test_new_work_of_a_guilty_key_is_refused_and_its_cohort_peers_go_on_without_it(play: Play) -> None:
     async def story(service: Service) -> None:
-        ticketed = service.made(C)
-        await service.hand_in(ticketed)
+        promised = service.made(C)
+        await service.hand_in(promised)
         for key in (B.public_key, C.public_key):
             service.ledger.reputation.guilty[key] = Fault(1, FALSE, bytes(32))
         await says_no(service.header(service.made(B)), "guilty")
         assert await blamed(service, service.made_together(A, B)) == {B.public_key}
         await service.hand_in(service.made(A))
-        assert set(service.commit()) >= {ticketed.digest}  # what has an inclusion promise is listed all the same
+        assert set(service.commit()) >= {promised.digest}  # what has an inclusion promise is listed all the same
 
     play(story)
 

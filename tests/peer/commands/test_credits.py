@@ -250,11 +250,11 @@ def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_a
         await rounds(scene, member, 1)
         folder = folder_of(member.store.directory)
         handed_in: list[bytes] = []
-        await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "sealed").read_bytes()))
+        await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "signed").read_bytes()))
         await member.stops()
         last = load_payout_receipt(folder, 2)
         for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
-            (folder.parent / "sealed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
+            (folder.parent / "signed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
             (folder / "00000002").unlink()
             if left is not None:
                 (folder / "00000002").write_bytes(payout_receipt_bytes(left))

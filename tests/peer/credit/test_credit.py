@@ -69,7 +69,7 @@ def test_where_nothing_is_kept_the_log_says_what_the_key_has_earned_and_that_is_
         again = scene.join(0)
         await until(lambda: again.status.credit is not None)
         assert again.status.credit == owned(scene, again.identity)
-        assert again.status.credit_rounds < 2  # what was sealed is handed in once more, and its round found to be counted
+        assert again.status.credit_rounds < 2  # what was signed is handed in once more, and its round found to be counted
         await again.leaves()
         again.live_status.write()
         assert any("as the log says;" in line for line in lines_of(again.store.directory))

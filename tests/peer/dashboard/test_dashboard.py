@@ -89,7 +89,7 @@ def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
         assert "Help" in lines[-1]
-        scene.live_status.update(round=4, phase="sealed")
+        scene.live_status.update(round=4, phase="signed")
         await until(pilot, "AVERAGING", "round 4 of 9")
 
     play(tmp_path, story, size)

@@ -70,11 +70,11 @@ def changed(**fields: Any) -> PeerStatus:
 
 def test_a_state_is_a_word_and_a_reason() -> None:
     assert headline(AT_WORK) == ("TRAINING", "")
-    assert headline(changed(phase="sealed"))[0] == headline(changed(phase="ticketed"))[0] == "AVERAGING"
+    assert headline(changed(phase="signed"))[0] == headline(changed(phase="promised"))[0] == "AVERAGING"
     assert headline(changed(phase="behind"))[0] == "CATCHING UP"
     assert headline(changed(phase=SEEKING))[0] == "LOOKING FOR THE RUN"
     assert headline(changed(paused=True, pauses={"you": "by you", "on_ac": "on battery"})) == ("PAUSED", "by you; on battery")
-    assert headline(changed(phase="sealed", waiting_for="the log")) == ("WAITING", "waiting for the log")
+    assert headline(changed(phase="signed", waiting_for="the log")) == ("WAITING", "waiting for the log")
     assert headline(changed(waiting_for="the log")) == ("TRAINING", "waiting for the log")
     assert headline(changed(phase="finished", paused=True, finished=True))[0] == "FINISHED"
 

@@ -15,7 +15,7 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.rounds import Sealed
+from manta_swarm.protocol.rounds import SignedWork
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import header_of
 from tests.network.virtual_time import now, run_virtual
@@ -24,7 +24,7 @@ from tests.runs import FixedTrainingSpec, manifest_of
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
 HEADER = header_of(LEDGER, PEER)
-SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
+SIGNED = SignedWork(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
 COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())
 OTHER = Counted(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
 COHORTS = Counted(
@@ -62,8 +62,8 @@ class Seen:
         return [outcome for outcome in self.outcomes if outcome.fate is fate]
 
     @property
-    def kept(self) -> list[tuple[int, Sealed]]:
-        return [(outcome.round, outcome.sealed) for outcome in self._of(Fate.COUNTED)]
+    def kept(self) -> list[tuple[int, SignedWork]]:
+        return [(outcome.round, outcome.signed) for outcome in self._of(Fate.COUNTED)]
 
     @property
     def found(self) -> list[Counted | None]:
@@ -71,16 +71,16 @@ class Seen:
         return [outcome.found for outcome in self._of(Fate.COUNTED)]
 
     @property
-    def broken(self) -> list[tuple[int, Sealed]]:
-        return [(outcome.round, outcome.sealed) for outcome in self._of(Fate.BROKEN)]
+    def broken(self) -> list[tuple[int, SignedWork]]:
+        return [(outcome.round, outcome.signed) for outcome in self._of(Fate.BROKEN)]
 
     @property
-    def after_all(self) -> list[tuple[int, Sealed, Counted | None]]:
-        return [(outcome.round, outcome.sealed, outcome.found) for outcome in self._of(Fate.COUNTED_AFTER_ALL)]
+    def after_all(self) -> list[tuple[int, SignedWork, Counted | None]]:
+        return [(outcome.round, outcome.signed, outcome.found) for outcome in self._of(Fate.COUNTED_AFTER_ALL)]
 
     @property
-    def instead(self) -> list[Sealed]:
-        return [outcome.sealed for outcome in self._of(Fate.REPLACED)]
+    def instead(self) -> list[SignedWork]:
+        return [outcome.signed for outcome in self._of(Fate.REPLACED)]
 
     async def counted(self, round: int) -> Counted | None:
         self.asked.append((round, now()))
@@ -103,14 +103,14 @@ def seen(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception 
 
 async def look(found: Seen) -> None:
     """Expect a contribution in round 1, and ask the log until that is settled."""
-    found.promises.expect(1, SEALED)
+    found.promises.expect(1, SIGNED)
     found.promises.look()
     await asyncio.wait(found.promises._looking.values())
 
 
 def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.see(2, COUNTED)  # of another round
         found.see(1, OTHER)
         assert found.kept == []
@@ -119,65 +119,65 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
         await found.promises.settle()
 
     found = seen(story)
-    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+    assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
 
 
 def test_a_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.see(1, COUNTED)
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         assert found.promises.take_known().is_all
         await found.promises.settle()
 
     found = seen(story)
-    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+    assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
 
 
 def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.see(1, COHORTS)
         assert found.promises.take_known().is_all
 
     found = seen(story)
-    assert (found.kept, found.found) == ([(1, SEALED)], [COHORTS])
+    assert (found.kept, found.found) == ([(1, SIGNED)], [COHORTS])
 
 
 def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.promises.look()
         found.promises.look()
         await found.promises.settle()
 
     found = seen(story, COUNTED)
-    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 1)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SIGNED)], [], 1)
 
 
 @pytest.mark.parametrize("answer", [None, OTHER])
 def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
     found = seen(look, answer)
-    assert (found.kept, found.broken) == ([], [(1, SEALED)])
+    assert (found.kept, found.broken) == ([], [(1, SIGNED)])
 
 
 def test_a_log_that_is_away_has_broken_nothing() -> None:
     away = Unreachable("away")
     found = seen(look, *[away] * 6, COUNTED)
-    assert (found.kept, found.broken) == ([(1, SEALED)], [])
+    assert (found.kept, found.broken) == ([(1, SIGNED)], [])
     assert [at for _, at in found.asked] == [0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5]
 
 
 @pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
 def test_a_log_that_does_not_show_the_table_is_believed_its_inclusion_promise_in_the_end(fault: Exception) -> None:
-    assert seen(look, fault, fault, COUNTED).kept == [(1, SEALED)]
+    assert seen(look, fault, fault, COUNTED).kept == [(1, SIGNED)]
     found = seen(look, *[fault] * 3)
-    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 3)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SIGNED)], [], 3)
 
 
 def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         await found.promises.settle()
         assert now() == timeouts.LAST_ROUND_S
 
@@ -187,19 +187,19 @@ def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
 
 def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.promises.look()
         await asyncio.sleep(0.1)
         found.see(1, COUNTED)
         await found.promises.settle()
 
     found = seen(story, Unreachable("away"))
-    assert (found.kept, len(found.asked)) == ([(1, SEALED)], 1)
+    assert (found.kept, len(found.asked)) == ([(1, SIGNED)], 1)
 
 
 def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_found_once() -> None:
     async def story(found: Seen) -> None:
-        found.promises.give_up(SEALED, 1)
+        found.promises.give_up(SIGNED, 1)
         found.promises.look()
         await found.promises.settle()
         found.promises.committed(2)
@@ -213,12 +213,12 @@ def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_foun
 
     found = seen(story, None, COHORTS)
     assert [round_ for round_, _ in found.asked] == [1, 2]
-    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SEALED, COHORTS)], [], [], [])
+    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SIGNED, COHORTS)], [], [], [])
 
 
 def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
     async def story(found: Seen) -> None:
-        found.promises.give_up(SEALED, 0)
+        found.promises.give_up(SIGNED, 0)
         for round_ in range(1, 9):
             found.promises.committed(round_)
             found.promises.look()
@@ -231,23 +231,23 @@ def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
 
 def test_work_without_a_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED, is_promised=False)
+        found.promises.expect(1, SIGNED, is_promised=False)
         found.promises.look()
         await found.promises.settle()
 
     found = seen(story, OTHER)
-    assert (found.kept, found.broken, found.instead) == ([], [], [SEALED])
-    assert seen(story, None).broken == [(1, SEALED)]  # the log said that its table has some
+    assert (found.kept, found.broken, found.instead) == ([], [], [SIGNED])
+    assert seen(story, None).broken == [(1, SIGNED)]  # the log said that its table has some
 
 
 def test_a_inclusion_promise_makes_it_one() -> None:
     async def story(found: Seen) -> None:
-        found.promises.expect(1, SEALED, is_promised=False)
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED, is_promised=False)
+        found.promises.expect(1, SIGNED)
         found.promises.look()
         await found.promises.settle()
 
-    assert seen(story, OTHER).broken == [(1, SEALED)]
+    assert seen(story, OTHER).broken == [(1, SIGNED)]
 
 
 def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_may_be_listed() -> None:
@@ -272,7 +272,7 @@ def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_
 
 def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too() -> None:
     async def rows(found: Seen) -> None:
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.see(1, COHORTS)
         found.see(3, OTHER)
 
@@ -289,9 +289,9 @@ def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found
     async def story(found: Seen) -> None:
         promises = found.promises
         assert (promises.listed_in, promises.take_known()) == (0, Known(None, (), True))
-        promises.expect(2, SEALED)
+        promises.expect(2, SIGNED)
         found.see(2, COHORTS)
-        older = replace(SEALED, claim=OTHER.contribution.claims[0])
+        older = replace(SIGNED, claim=OTHER.contribution.claims[0])
         promises.expect(1, older)
         found.see(1, OTHER)
         assert (promises.listed_in, promises.take_known()) == (2, Known((COHORTS.digest, 2), (), True))
@@ -303,10 +303,10 @@ def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found
 def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
     async def story(found: Seen) -> None:
         waiting = asyncio.create_task(found.promises.next_finding())
-        found.promises.expect(1, SEALED)
+        found.promises.expect(1, SIGNED)
         found.promises.look()
         assert await waiting == Listed(1, COUNTED.digest, COUNTED.contribution.base)
-        assert await found.promises.next_finding() == Outcome(Fate.COUNTED, 1, SEALED, COUNTED)
+        assert await found.promises.next_finding() == Outcome(Fate.COUNTED, 1, SIGNED, COUNTED)
         assert found.promises.take_findings() == []
         waiting = asyncio.create_task(found.promises.next_finding())
         await asyncio.sleep(1)

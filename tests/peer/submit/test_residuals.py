@@ -67,7 +67,7 @@ def test_who_has_left_nothing_uses_zeros(tmp_path: Path) -> None:
 
 def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_restart(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         assert residuals.held(0) == ZEROS  # it is not listed yet
         await residuals.take(Known((FIRST, 1), (), is_all=True))
 
@@ -79,7 +79,7 @@ def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_rest
 
 def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, SORTED_AFTER + 1), (), is_all=True))
 
     residuals = play(tmp_path, story)
@@ -89,7 +89,7 @@ def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
 
 def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Path) -> None:
     async def first(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
 
     async def second(residuals: Residuals) -> None:
         await residuals.take(Known((FIRST, 1), (), is_all=True))
@@ -100,9 +100,9 @@ def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Pa
 
 def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.sealed(SECOND, vector(2))
+        await residuals.signed(SECOND, vector(2))
         await residuals.take(Known(None, (SECOND,), is_all=True))
 
     assert play(tmp_path, story).held(2).digest == residual_digest(vector(1))
@@ -110,8 +110,8 @@ def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
 
 def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
-        await residuals.sealed(SECOND, vector(2))
+        await residuals.signed(FIRST, vector(1))
+        await residuals.signed(SECOND, vector(2))
         await residuals.take(Known((SECOND, 1), (), is_all=True))
 
     assert play(tmp_path, story).held(1).digest == residual_digest(vector(2))
@@ -119,7 +119,7 @@ def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(t
 
 def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobody_knows_more(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, 1), (), is_all=True))
         await residuals.take(Known((SECOND, 2), (), is_all=True))
 
@@ -128,9 +128,9 @@ def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobod
 
 def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.sealed(SECOND, np.zeros(N, np.float32))
+        await residuals.signed(SECOND, np.zeros(N, np.float32))
         await residuals.take(Known((SECOND, 2), (), is_all=True))
 
     assert play(tmp_path, story).held(2) == ZEROS
@@ -139,7 +139,7 @@ def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("listed_in", "newest", "is_held"), [(5, 5, True), (5, 6, False), (6, 6, False), (7, 9, True)])
 def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, listed_in: int, newest: int, is_held: bool) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, listed_in), (), is_all=True))
 
     assert bool(play(tmp_path, story).held(newest).digest) is is_held
@@ -147,7 +147,7 @@ def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, l
 
 def test_who_does_not_know_which_holds_uses_none(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, 1), (), is_all=True))
         await residuals.forget()
 
@@ -159,7 +159,7 @@ def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
     async def story(residuals: Residuals) -> None:
         for round_ in range(1, 5):
             contribution = sha256(bytes([round_]))
-            await residuals.sealed(contribution, vector(round_))
+            await residuals.signed(contribution, vector(round_))
             await residuals.take(Known((contribution, round_), (), is_all=True))
 
     play(tmp_path, story)
@@ -169,7 +169,7 @@ def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["gone", "cut", "other values", "other length"])
 def test_a_residual_whose_file_is_not_what_it_was_is_one_of_zeros(tmp_path: Path, damage: str) -> None:
     async def story(residuals: Residuals) -> None:
-        await residuals.sealed(FIRST, vector(1))
+        await residuals.signed(FIRST, vector(1))
         await residuals.take(Known((FIRST, 1), (), is_all=True))
 
     play(tmp_path, story)
@@ -203,12 +203,12 @@ def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_befor
     life.store.save_residuals = waiting  # type: ignore[method-assign]
 
     async def story() -> None:
-        await life.residuals.sealed(FIRST, vector(1))
+        await life.residuals.signed(FIRST, vector(1))
         listing = asyncio.create_task(life.residuals.take(Known((FIRST, 1), (), is_all=True)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         listing.cancel()
-        sealing = asyncio.create_task(life.residuals.sealed(SECOND, vector(2)))
+        sealing = asyncio.create_task(life.residuals.signed(SECOND, vector(2)))
         await asyncio.sleep(0)
         slow.set()
         await asyncio.gather(listing, return_exceptions=True)

@@ -47,7 +47,7 @@ async def handed_in(scene: Scene, member: Member) -> Header:
         headers = [scene.log.handed[each][0] for each in scene.log.in_round()]
         return [header for header in headers if header.contribution.open().founder == member.identity.public_key]
 
-    await until(lambda: found() and member.phase is Phase.TICKETED)
+    await until(lambda: found() and member.phase is Phase.PROMISED)
     return found()[0]
 
 

@@ -118,7 +118,7 @@ def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing
         service = _service(scene, is_lease_only=True)
         gateway = scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
         names = [await _contribute(scene, service, LIGHTS[0])]
-        await until(lambda: gateway.phase is Phase.SEALED)
+        await until(lambda: gateway.phase is Phase.SIGNED)
         names.append(await _contribute(scene, service, LIGHTS[1]))
         assert not scene.log.headers
         await gateway.leaves()  # what came back by then is handed in
