@@ -203,7 +203,7 @@ class Session:
             self._say(own.words())
 
     async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
-        """Before the end for good: take nothing more, and commit what has an inclusion promise; return what ended the program before that."""
+        """Before the end for good: take nothing more, commit what was promised; return what ended the program before that."""
         writing = self._committer.writing
         if writing is None:
             return set()  # another operator has promised it

@@ -1,4 +1,4 @@
-"""What answering others' questions costs a volunteer's training: microbatches of real worker processes, with a service that is always asked or not.
+"""What answering others' questions costs a volunteer's training: real worker processes, beside a service that is always asked or never.
 
     .venv/bin/python benchmarks/evaluations.py [--share 10 100] [--seconds 10] [--pairs 4] [--threads 1] [--workers 2]
 

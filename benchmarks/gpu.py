@@ -147,7 +147,8 @@ def main() -> None:
         parser.error(str(error))
     dataset, asked, threads = dataset_for(space, arguments.px), architectures_of(space), torch.get_num_threads()
     print(
-        f"{space.name}, {build(space, 'meta').num_weights:,} weights, microbatches of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
+        f"{space.name}, {build(space, 'meta').num_weights:,} weights, microbatches of {arguments.samples}, "
+        f"{torch.cuda.get_device_name(names[0])}"
     )
     pools = [([Device(name, threads)], False) for name in names]
     pools += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]

@@ -177,9 +177,7 @@ def _running(arguments: argparse.Namespace) -> Iterator[_Programs]:
 
 
 def _show(programs: _Programs) -> None:
-    print(
-        "contributor  first inclusion promise  first credit  leases  taken  lost  down/lease  up/lease  resident  group's peak  killed for memory"
-    )
+    print("contributor  first promise  first credit  leases  taken  lost  down/lease  up/lease  resident  group's peak  killed for memory")
     for number, light in enumerate(programs.lights):
         status = light.status
         leases = max(1, int(status["leases"]))

@@ -164,7 +164,8 @@ def show(training_spec: TrainingSpec, settings: Sequence[Setting], runs: Sequenc
     """Print a table for a person."""
     metric = metric_of(training_spec.task)
     print(
-        f"\n{training_spec.task}, {training_spec.algorithm}, {training_spec.schedule}: {training_spec.updates} updates, {training_spec.cohorts} cohorts, {metric}; "
+        f"\n{training_spec.task}, {training_spec.algorithm}, {training_spec.schedule}: {training_spec.updates} updates, "
+        f"{training_spec.cohorts} cohorts, {metric}; "
         f"{len(runs) // len(settings)} seeds"
     )
     print(f"{'setting':<40} {'largest':>22} {'smallest':>22} {'mean of 8 random':>22} {'bytes a round':>14} {'fewer than fp16':>16}")

@@ -173,9 +173,7 @@ def main() -> int:
     forks = sum(one != logs[-1][: len(one)] for one in logs)
     broken, lost, counted = (sum(status[name] for status in statuses) for name in ("promises_broken", "samples_lost", "rounds_counted"))
     print(f"faults {len(seen)}; rounds {num_rounds(logs[-1])}; contributions counted {counted}")
-    print(
-        f"acknowledged inclusion promises lost {broken}; operators' logs that fork {forks}; samples without an inclusion promise in time {lost}"
-    )
+    print(f"inclusion promises lost {broken}; operators' logs that fork {forks}; samples without an inclusion promise in time {lost}")
     show(seen)
     return 1 if broken or forks else 0
 

@@ -243,7 +243,8 @@ def measure(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
             found[num_peers] = figures(swarm, before, after, arguments.rounds, memory_bytes) | at_rest(swarm, resting, rested)
             say(f"{num_peers} peers; load {os.getloadavg()[0]:.1f}\n{by_method(swarm, before, after, arguments.rounds)}")
             say(report({num_peers: found[num_peers]}))
-    microbatches = f"microbatches of {arguments.microbatch_ms} ms (the slowest peer's {arguments.spread:g} times that), about {arguments.microbatches} a peer and round"
+    slowest = f"(the slowest peer's {arguments.spread:g} times that)"
+    microbatches = f"microbatches of {arguments.microbatch_ms} ms {slowest}, about {arguments.microbatches} a peer and round"
     exchange = f"cohorts of {arguments.cohort_size}, {arguments.local_steps} local steps, {arguments.codec}"
     print(f"{arguments.supernet}, {microbatches}; {exchange}; {psutil.cpu_count()} cores\n")
     print(report(found))

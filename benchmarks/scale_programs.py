@@ -100,7 +100,7 @@ class TimedWorker(Worker):
     """A worker that notes of each microbatch how long it took."""
 
     def __init__(self, supernet: str, dataset: Dataset, device: str, *, microbatches_path: Path, gate: Path) -> None:
-        """Write a line for each microbatch to ``microbatches_path``: base, samples, seconds, and when it ended; take no state before ``gate`` exists."""
+        """Write a line for each microbatch: base, samples, seconds, and when it ended; take no state before ``gate`` exists."""
         super().__init__(supernet, dataset, device)
         self._microbatches = microbatches_path.open("a", buffering=1)
         self._gate = gate

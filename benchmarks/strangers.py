@@ -243,7 +243,8 @@ def main() -> None:
             print(report({attack: found[attack]}), file=sys.stderr)
     load = os.getloadavg()[0]
     print(
-        f"{len(PEERS)} honest peers, microbatches of {arguments.microbatch_ms} ms, {arguments.codec}; {os.cpu_count()} cores, load {load:.1f}"
+        f"{len(PEERS)} honest peers, microbatches of {arguments.microbatch_ms} ms, {arguments.codec}; "
+        f"{os.cpu_count()} cores, load {load:.1f}"
     )
     print(report(found))
     if arguments.json is not None:

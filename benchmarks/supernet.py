@@ -188,9 +188,7 @@ def main() -> None:
     if arguments.against is not None:
         if not (arguments.against / "automl").is_dir():
             parser.error(f"{arguments.against} is no checkout of this project")
-        print(
-            f"{space.name} at {resolution} px, microbatches of {arguments.batch}, {arguments.threads} threads, {arguments.steps} microbatches a run"
-        )
+        print(f"{space.name} at {resolution} px, microbatches of {arguments.batch}, {arguments.threads} threads, {arguments.steps} a run")
         against(arguments.against.resolve(), arguments, resolution)
         return
     print(f"{space.name} at {resolution} px, batch {arguments.batch}, {arguments.threads} threads, median of {arguments.steps} steps")

@@ -1,4 +1,4 @@
-"""Stereo microbatches of two sites with a view each, in two processes over real connections, against one that has both views: loss, bytes, time.
+"""Microbatches of two sites with a view each, in two processes over real connections, against one with both views: loss, bytes, time.
 
 The sites prove one token to each other as cohort peers do. Each trains microbatches of its own in turn with the other, which the left one
 computes again with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.

@@ -48,7 +48,7 @@ _THIN = thin("classification")
 _COLUMNS = (("s a round", 10), ("beside", 9), ("compute %", 11), ("up MB", 9), ("down MB", 9), ("rows", 6), ("claims", 8))
 _NOTES = (
     "beside: seconds of a round that are no work; hivemind's are its all-reduce alone, without matchmaking. up, down: of a site's link and",
-    "round, with all headers and whatever else the programs say. compute: part of the time that peers were in microbatches, the mean of the peers.",
+    "round, with all headers and whatever else the programs say. compute: part of the time that peers trained, the mean of the peers.",
     "Cohort peers pass each other vectors through memory: a site is one computer with four processes.",
 )
 

@@ -28,7 +28,7 @@ def least_exponents(peaks: NDArray[np.float32], codec: Codec, min_exponent: int)
 
 
 def rounded(values: NDArray[np.float32], exponents: NDArray[np.int64], codec: Codec, min_exponent: int) -> NDArray[np.float64]:
-    """Return values (chunks, length) in units of 2^(min exponent + exponent): the nearest integers, ties to even, no larger than the codec's."""
+    """Return values (chunks, length) in units of 2^(min exponent + exponent): the nearest integers, ties to even, within the codec's."""
     scaled = values * powers_of_two(-min_exponent - exponents)[:, None]  # in float64: exact, also of denormals
     np.rint(scaled, out=scaled)
     if exponents.max() == codec.window - 1:

@@ -215,7 +215,8 @@ OPTIMIZER = {
 }  # fmt: skip
 EXCHANGE = {
     "codec": r"int16|int8|topk-[1-9][0-9]{0,3}-[2-8]", "residual_percent": PERCENT, "local_steps": between(1, 512),
-    "max_rows": between(1, 1024), "target_batch": ROUND, "max_claim_samples": ROUND, "weight_cap": ROUND, "first_min_exponent": between(-200, 94),
+    "max_rows": between(1, 1024), "target_batch": ROUND, "max_claim_samples": ROUND, "weight_cap": ROUND,
+    "first_min_exponent": between(-200, 94),
     "first_open_ms": MS, "min_open_ms": MS, "max_open_ms": MS,
 }  # fmt: skip
 PRIVATE_DATA = {"classes": (r'[^./\\:*?"<>|][^/\\:*?"<>|]{0,63}', 2, 2048), "mirrored": between(0, 1), "credit_percent": between(1, 100)}
@@ -230,7 +231,8 @@ AUDIT_RULES = {
 ADMISSION_RULE = {"how": "open|invitation|list", "keys": (key, 0, 2048)}
 MANIFEST = {
     "name": NAME, "task": "classification|stereo", "dataset": NAME, "data_digest": DIGEST, "supernet": NAME, "seed": between(0, 2**63 - 1),
-    "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND, "microbatch_samples": between(1, 65_536),
+    "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND,
+    "microbatch_samples": between(1, 65_536),
     "optimizer": OPTIMIZER, "initial_state": DIGEST, "exchange": EXCHANGE, "reward_pool": between(1, 2**48),
     "costs": ([r"(?s).{1,40}", between(0, 2**62 - 1)], 0, 4096), "operators": (key, 1, 7), "cohorts": "consent|affinity",
     "data": "shared|private", "private": (PRIVATE_DATA, 0, 1), "recipe": RECIPE, "shards": (SHARDS, 0, 1), "audits": (AUDIT_RULES, 0, 1),
@@ -243,7 +245,8 @@ STEP_MEAN = {"mean": DIGEST, "counted": between(1, 2**32 - 1)}
 CLAIM = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
     "steps": (CLAIM_STEP, 1, 512),
-    "work": (between(0, 2**32), 1, 32), "given": {0, 32}, "residual": {0, 32}, "microbatch_ms": between(1, 3_600_000), "shards": between(0, 6999),
+    "work": (between(0, 2**32), 1, 32), "given": {0, 32}, "residual": {0, 32}, "microbatch_ms": between(1, 3_600_000),
+    "shards": between(0, 6999),
     "partner": {0, 32},
 }  # fmt: skip
 CONTRIBUTION = {

@@ -1,4 +1,4 @@
-"""Who of the run is a cohort peer: peers that prove to each other that they hold their cohort's token, and tell each other how to be linked.
+"""Who of the run is a cohort peer: who proves to hold the cohort's token; cohort peers tell each other how to be linked.
 
 Each calls those who announce its cohort and shows its proof, the answer shows the other's; the caller is known by the connection, so a
 proof is of no use to anybody else. With the proof comes the greeting that a direct link is made by (``network.links``).

@@ -1,4 +1,4 @@
-"""What nodes tell each other of bodies, and of other blobs that they hand out: offers with the log's inclusion promises, and pushes of these."""
+"""What nodes tell each other of bodies and of other blobs that they hand out: offers with the log's promises, and pushes of these."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

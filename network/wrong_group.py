@@ -107,7 +107,7 @@ class WrongGroup:
 
 
 def min_exponents_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:
-    """Return the exponent min exponents for bodies on the commits before ``entry``, by round, as far back as ``before`` goes, the newest first.
+    """Return the min exponents for bodies on the commits before ``entry``, by round, as far back as ``before`` goes, the newest first.
 
     Raises:
         ProofError: they are not the rounds before it.

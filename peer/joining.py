@@ -176,7 +176,7 @@ async def _enter(
 def _make_pool(
     own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
 ) -> tuple[WorkerPool, Dataset]:
-    """Return what trains this peer's microbatches, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    """Return what trains this peer's microbatches, and the data set; with worker processes it lies in the memory that all share."""
     if own.config.audit_only:
         return IdlePool(build(space_named(manifest.supernet)).num_weights), dataset
     if (pool := PLUGGED_IN.make_pool(own.config, manifest, dataset, devices, compute)) is not None:

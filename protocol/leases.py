@@ -184,7 +184,7 @@ class Leases:
         return True
 
     def _microbatches(self, microbatch_ms: int, way_ms: int, left_ms: float) -> int:
-        """Return how many microbatches of each step fit; 0: none, but where the work goes on for want of anybody in time it is one at least."""
+        """Return how many microbatches of each step fit. Where the work goes on because nobody is in time, it is at least one."""
         if left_ms <= 0:
             return 0
         if not microbatch_ms:

@@ -64,7 +64,7 @@ class Ledger:
     """The state that a log's entries add up to. ``append`` either takes an entry or raises and changes nothing."""
 
     def __init__(self, signed: SignedManifest, training_spec: TrainingSpec, verified: Verified | None = None) -> None:
-        """Start the run of ``signed``, whose training is ``training_spec``; ``verified`` may be shared with whoever checks signatures before.
+        """Start the run of ``signed``, which trains by ``training_spec``; ``verified`` may be shared with whoever checks signatures before.
 
         Raises:
             EncodingError, SignatureError: as ``SignedManifest.open``.

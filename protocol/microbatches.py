@@ -15,7 +15,7 @@ _WORD_BITS = 64
 
 
 def place_of_microbatch(count: int, base: bytes, key: bytes, index: int) -> int:
-    """Return which of a round's ``count`` architectures microbatch ``index`` of a peer trains: one after the other, from a place of its own.
+    """Return which of a round's ``count`` architectures microbatch ``index`` of a peer trains: in turn, from a place of its own.
 
     The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
     """

@@ -1,6 +1,6 @@
 """Who signs for a run: its operators' keys, and how many of them a tree head needs before anybody counts it.
 
-One operator's word is enough for what it alone answers for: an inclusion promise, an admission proof. What the run says, a tree head, needs lines of
+One operator's word is enough for what it alone answers for: an inclusion promise, an admission proof. A tree head, what the run says, needs
 ``quorum`` different operators in its note: Ed25519 signatures under the log's name, at least one of them, or cosignatures
 (``protocol.cosignatures``). Two quorums have an operator in common, who never signs two trees of one size: so one liar forks nothing.
 """

@@ -131,7 +131,7 @@ class Pace:
         return max(in_turns_ms, microbatches / sum(1 / each for each in usual_ms)) if len(usual_ms) > 1 else in_turns_ms
 
     def _long_microbatch_ms(self, worker: int) -> float:
-        """The third longest microbatch, and at least the median: whoever is late waits for a whole round, and architectures differ in size."""
+        """The third longest microbatch, and at least the median: who is late waits for a whole round, and architectures differ in size."""
         longest_last = sorted(self._by_worker.get(worker, self._microbatches_ms))
         return longest_last[max(len(longest_last) // 2, len(longest_last) - 3)] if longest_last else 0.0
 

@@ -173,7 +173,7 @@ class RoundMachine:
 
     @property
     def is_overdue(self) -> bool:
-        """Is there work, or a microbatch on its way, from before the newest commit: to be signed once it is whole and no other one waits."""
+        """Is there work from before the newest commit, or a microbatch on its way? It is signed once it is whole and no other waits."""
         return self._begun_at < self.newest.round and (self._samples > 0 or self._under_way > 0)
 
     @property
@@ -257,7 +257,7 @@ class RoundMachine:
         return True
 
     def restore(self, header: Header) -> None:
-        """After a restart: the contribution of the store, which may be in the log, wait there with an inclusion promise, or be unknown to it.
+        """After a restart: the contribution of the store, which may be in the log, be promised there, or be unknown to it.
 
         One that no round can take any more, as far as is known, changes nothing.
 

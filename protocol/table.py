@@ -107,7 +107,7 @@ def weights(table: Sequence[Weighing]) -> tuple[int, ...]:
 
 
 def limit_square(one: Weighing, thresholds: Mapping[int, Threshold]) -> int | None:
-    """Return the square of the norm that a contribution counts with at most, in units of 4^min exponent of the thresholds' entry; None: any.
+    """Return the square of the norm that counts at most, in units of 4^min exponent of the thresholds' entry; None: any.
 
     Few samples make a large norm, so one of fewer samples than usual may have a larger one.
     """

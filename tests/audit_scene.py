@@ -1,4 +1,4 @@
-"""A log in memory whose contributions are audited: peers that bring, operators' services, auditors whose computing says what it is told to."""
+"""A log in memory whose contributions are audited: peers that bring, operators' services, auditors whose result is what a test wants."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence

@@ -1,4 +1,4 @@
-"""The steps of claims that tests make up: indices that come to so many microbatches of each architecture, and what a contribution says of them."""
+"""The steps of claims that tests make up: indices for so many microbatches of each architecture, and what a contribution says of them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ VECTOR, MEAN = sha256(b"vector of a step"), sha256(b"mean of a step")
 
 
 def steps_of(work: Sequence[int], base: bytes, key: bytes, *, steps: int = 1, vector: bytes = VECTOR) -> tuple[ClaimStep, ...]:
-    """Return the steps of a claim of so many microbatches of each architecture, the first indices that there are; each step has a microbatch at least.
+    """Return the steps of a claim of so many microbatches of each architecture, the first indices that there are; no step is empty.
 
     Raises:
         ValueError: a claim cannot have these: they are too uneven.

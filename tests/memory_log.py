@@ -157,7 +157,7 @@ class MemoryLog:
         self.network.endpoints[key] = self.endpoints[key]
 
     def in_round(self) -> list[bytes]:
-        """Return the contributions that have inclusion promises for the open round, but for those of members whose cohort's is in it too."""
+        """Return the contributions that are promised for the open round, but for those of members whose cohort's is in it too."""
         found = [each for each in self.handed if self.rounds[each] == self.ledger.round + 1 and each not in self.loses]
         keys = {each: {claim.open().key for claim in self.handed[each][0].claims} for each in found}
         return [each for each in found if not any(keys[each] < keys[other] for other in found)]

@@ -90,7 +90,8 @@ SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200
 BLOCKS = {  # records that the document has as a block of fields, by the module that has them
     "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission",
     "manta_swarm.protocol.affinity": "Position",
-    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskAssignments Needed Assignment Assignments Need Finding",
+    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskAssignments Needed Assignment Assignments "
+    "Need Finding",
     "manta_swarm.protocol.earnings": "RoundContributions",
     "manta_swarm.protocol.exchange": "Exchange",
     "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer",
@@ -296,8 +297,8 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield "public key of the seed `202122...3f`, *cohort peer*", f"`{COHORT_PEER.public_key.hex()}`"
     yield (
-        f'claim of *cohort peer*, with the account *key*, `[run, 1, run, cohort peer, key, key, "cohort-0", [[4, 4, [], Z, 1]], {list(COHORT_PEERS_WORK)}, '
-        'Z, "", 250, 0, ""]`: digest when signed',
+        f'claim of *cohort peer*, with the account *key*, `[run, 1, run, cohort peer, key, key, "cohort-0", [[4, 4, [], Z, 1]], '
+        f'{list(COHORT_PEERS_WORK)}, Z, "", 250, 0, ""]`: digest when signed',
         f"`{COHORT_PEERS_CLAIM.digest.hex()}`",
     )
     yield (

@@ -45,7 +45,7 @@ class Upload:
 
     @property
     def there(self) -> bytes:
-        """The groups that need not come again, as ``HeaderAnswer.there`` has them: the inclusion promise is the answer to one that does come."""
+        """The groups that need not come again, as ``HeaderAnswer.there`` has them. The answer to the last one is the inclusion promise."""
         if not self.missing:
             return _bits(range(self.num_groups - 1))
         return _bits([place for place, group in enumerate(self.groups) if group is not None])

@@ -259,7 +259,7 @@ class RunConfig(Section):
             raise UserError(reason)
         if self.recipe.taught_percent == ALL_PERCENT:
             raise UserError(
-                "a gateway has nothing for light contributors where all microbatches learn from the largest network, which they do not hold: "
+                "a gateway has nothing for light contributors where all microbatches learn from the largest network, which they lack: "
                 "make [recipe] taught_percent smaller, or leave the gateway out"
             )
 

@@ -238,8 +238,8 @@ class RecipeSection(Section):
         default=USUAL.taught_percent,
         ge=0,
         le=ALL_PERCENT,
-        description="of the rounds, the last ones, in which each microbatch learns from the largest network of the state that its round begins "
-        "with, too; light contributors have nothing to do in these",
+        description="of the rounds, the last ones, in which a microbatch learns from the largest network of the state that its round begins"
+        " with, too; light contributors have nothing to do in these",
     )
 
     @field_validator("augmentation")

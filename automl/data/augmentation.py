@@ -73,7 +73,7 @@ def mirrored(count: int, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def jitter_tables(count: int, white: int, seed: int, strength: int = 100) -> Pixels:
-    """Return the (count, white + 1) tables from old levels to new ones of a microbatch's images, with a little more or less contrast and light.
+    """Return the (count, white + 1) tables from old levels to new ones of a microbatch's images: slightly other contrast and light.
 
     ``seed`` is the microbatch's, of 64 bits; ``strength`` as in ``augment``.
     """

@@ -1,4 +1,4 @@
-"""The samples of a few microbatches, cut out of a data set as they are stored, so that whoever gets them has the same pixels after augmentation.
+"""The samples of a few microbatches, cut out of a data set as they are stored: whoever gets them has the same pixels after augmentation.
 
 Bytes in both directions, bounded and parsed strictly; compressed by zlib, which costs nothing in digits and halves pictures. What a
 snippet knows of its data set is what augmentation needs. Labels and pixels are the set's own: a snippet shows them to whoever gets it.

@@ -1,4 +1,4 @@
-"""What a light contributor is leased, by the rules of microbatches: which microbatches of a key are of one architecture, and the weights that it covers.
+"""What a light contributor is leased: which microbatches of a key are of one architecture, and the weights that it covers.
 
 Both sides compute the same: the gateway to hand it out and to check what comes back, the contributor to do it.
 
@@ -32,7 +32,7 @@ def leased_microbatches(
     local_steps: int,
     microbatches_a_step: int,
 ) -> Places:
-    """Return step and index of each microbatch of a lease, equally many a step: the first indices whose microbatches are of ``architecture``.
+    """Return step and index of each microbatch of a lease, equally many a step: the first indices that train ``architecture``.
 
     Where a round asks for it more than once, they are those of its first place, so that they are equally far apart.
 

@@ -1,4 +1,4 @@
-"""A microbatch and its gradient: which pixels, which architecture, and what comes out, as a function of the microbatch and the weights alone.
+"""A microbatch and its gradient: which pixels, which architecture, and what comes out, as a function of it and the weights alone.
 
 BatchNorm uses the microbatch's own statistics, so anyone who holds the round's weights can compute the microbatch again (equal up to the
 last bits of floating point). Nothing here knows rounds, peers or claims.
@@ -100,7 +100,7 @@ class Worker:
         return self._supernet.num_weights
 
     def load(self, parameters: Tensor, *, in_place: bool = False) -> None:
-        """Take over a state's parameters (N,) for the microbatches to come; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
+        """Take over a state's parameters (N,) for what comes; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
         (self._supernet.adopt if in_place else self._supernet.load)(parameters)
 
     def teach(self, parameters: Tensor | None, *, in_place: bool = False) -> None:
@@ -118,7 +118,7 @@ class Worker:
         return self._makes_samples
 
     def warm_up(self) -> None:
-        """Train microbatches that nobody asked for: a GPU's libraries load themselves at its first ones, and no microbatch is to be timed by that.
+        """Train microbatches that nobody asked for: a GPU's libraries load themselves at its first ones, which would be timed by that.
 
         From then on the device makes the samples of its microbatches, if it made those of these as the CPU does, to the bit. On the CPU
         this does nothing.

@@ -1,4 +1,4 @@
-"""This peer's part in its cohort, whichever end it is: it proves the token to its cohort peers, and takes a place in a roster for each base.
+"""This peer's part in its cohort, founder or not: it proves the token to its cohort peers, and takes a place in a roster for each base.
 
 Whatever goes wrong, the peer is alone, and what it did counts all the same. Only cohort peers who have proven the token are listened to.
 """

@@ -188,7 +188,7 @@ class CohortMembership:
         return f"{self.size} of {NUM_SIZES}: {'its slowest device is this one, ' if is_slowest else ''}{self._sizing.why}"
 
     def suggestion(self) -> str:
-        """Return who is near and might be a cohort peer if the persons trust each other; nothing where nobody is, or affinity decides anyway."""
+        """Return who is near and might be a cohort peer if the persons trust each other; nobody where affinity decides anyway."""
         if self._choice is Choice.AFFINITY:
             return ""
         others = [key for key in self._neighbours.members() if not self._neighbours.is_near(key)]

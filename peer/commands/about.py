@@ -121,5 +121,5 @@ def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
     }
     shown = ", ".join(f"{what} {in_words(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
     when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
-    yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.payout_receipt)} more for each round that counts you"
+    yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.payout_receipt)} more a round that counts you"
     yield f"    at most {in_words(disk.most)}"

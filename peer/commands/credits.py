@@ -90,7 +90,7 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
         every = list(run.rounds.values())
         yield f"total of {_counted(len(run.keys), 'peer')} {_sums(every)}"
         proven = sum(one.by == CLAIMS for one in every)
-        yield f"verified: {len(every)} payout receipts are in the run's log and name the account; what {proven} paid follows from their claims"
+        yield f"verified: {len(every)} payout receipts are in the run's log and name the account; what {proven} paid follows from them"
         if proven < len(every):
             yield f"not proven: what the other {len(every) - proven} paid is the log's word: their claims are not kept there"
     for problem in run.problems:

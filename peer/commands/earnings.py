@@ -1,4 +1,4 @@
-"""What ``manta-peer credits`` reads of folders: what each run paid their peers, round by round, by their payout receipts, and what these prove.
+"""What ``manta-peer credits`` reads of folders: what each run paid, round by round, by payout receipts, and what these prove.
 
 Reads only, and asks nobody: it may be used while the peer runs, and of a copy of the folder.
 """
@@ -115,7 +115,7 @@ def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
 
 
 def account_runs_of(directories: Sequence[Path], account: bytes) -> list[AccountEarned]:
-    """Return what each run paid for claims that name ``account``, by all payout receipts in these folders; every payout receipt there is checked.
+    """Return what each run paid for claims that name ``account``, by all payout receipts in these folders; each receipt is checked.
 
     Args:
         directories: folders of peers, or of the payout receipts of one run; of two copies of one payout receipt one counts.

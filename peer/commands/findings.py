@@ -168,5 +168,7 @@ def travelling(dataset: str, size_bytes: int, limit_bytes: int | None) -> Findin
     size = f"{size_bytes / _GB:,.2f} GB"
     if limit_bytes is None or size_bytes <= limit_bytes:
         return Finding("data", State.GOOD, f"{dataset}, {size}, comes from other peers at the first start")
-    said = f"{dataset}, {size}, comes from other peers, of which --data-limit allows {limit_bytes / _GB:,.2f} GB: microbatches are drawn from a part"
+    said = (
+        f"{dataset}, {size}, comes from other peers, of which --data-limit allows {limit_bytes / _GB:,.2f} GB: training draws from a part"
+    )
     return Finding("data", State.NOTE, said, "with a larger --data-limit more of it is trained on here")

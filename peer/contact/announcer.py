@@ -1,4 +1,4 @@
-"""A peer's presence in its run: it announces itself, meets its cohort peers, finds out whether others can call it, and remembers some who can be.
+"""Announces a peer in its run: it meets its cohort peers, finds out whether others can call it, and remembers some who can be called.
 
 A round needs none of it: the DHT may be away, and nobody may be reached but the log.
 """

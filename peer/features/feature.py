@@ -83,7 +83,7 @@ class Feature:
         """This peer holds the state after a round, with these parameters (N,), and trains nothing meanwhile."""
 
     async def on_handed_in(self, round_: int, contribution: bytes, base: bytes) -> None:
-        """A round will have a contribution, by its inclusion promise, with a claim of this peer; what depends on it is durable on return."""
+        """By its inclusion promise a round will have a contribution with a claim of this peer; what depends on it is durable on return."""
 
     # While a base is worked on.
 

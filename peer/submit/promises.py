@@ -164,7 +164,7 @@ class Promises:
         return NewCommit(entry, is_counted, commit.samples_lost), findings
 
     def expect(self, round_: int, signed: SignedWork, *, is_promised: bool = True) -> None:
-        """The round is committed, and the log said that ``signed`` is in its table: perhaps twice, by a listing and a late inclusion promise.
+        """The round is committed, and the log said that ``signed`` is in its table: perhaps twice, by a listing and a late promise.
 
         Not ``is_promised``: that some work of this peer on that base is.
         """

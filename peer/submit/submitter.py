@@ -62,7 +62,7 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A body that is here, of a contribution with an inclusion promise: others may have it once the headers of the inclusion promise's round are closed."""
+    """A body that is here, of a contribution that was promised: others may have it once the headers of its round are closed."""
 
     contribution: Signed[Contribution]
     inclusion_promise: Signed[InclusionPromise]

@@ -103,7 +103,7 @@ class BlobDistribution:
         self._gossip.own(BodyOffer(contribution, inclusion_promise), blob)
 
     def know(self, blob: Blob) -> None:
-        """The body of this peer's cohort is here, but not its inclusion promise: it is handed out once somebody with the inclusion promise tells of it."""
+        """The body of this peer's cohort is here, but not its inclusion promise: it is handed out once somebody who has it tells of it."""
         self._gossip.know(blob)
 
     def headers_open(self, round_: int, left_ms: float) -> None:

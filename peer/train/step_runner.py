@@ -1,4 +1,4 @@
-"""The microbatches of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
+"""Runs the microbatches of one local step side by side: each is started by whoever is free, and added in the order of the indices.
 
 So the sum is the same whoever was faster. A microbatch whose worker was lost is done again, under the same index, as long as there is time;
 where there is none, or if it takes worker after worker with it, it is dropped, and the others count without it. So is a microbatch that

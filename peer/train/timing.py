@@ -41,7 +41,7 @@ class Timing:
         return self._machine.may_work_ahead and 2 * self._pace.microbatch_ms > self._progress.open_ms(self._context.manifest)
 
     def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
-        """Return whether a worker is to start another microbatch of a local step; steps that were begun are finished, with a microbatch each at least.
+        """Return whether a worker is to start another microbatch of a local step; a step that was begun has a microbatch at least.
 
         Args:
             step: from 0.

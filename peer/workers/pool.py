@@ -20,7 +20,7 @@ from manta_swarm.protocol.errors import Weather
 
 
 class WorkerLost(Weather):
-    """The worker died, hung or was stopped in the middle of a microbatch: whoever is free may do the microbatch again, and gets the same."""
+    """The worker died, hung or was stopped in the middle of a microbatch: whoever is free may do it again, and gets the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A worker pool of worker processes, one for each GPU or for each share of the CPU's threads: started, given microbatches, started again when they end.
+"""A worker pool of processes, one for each GPU or share of the CPU's threads: started, given microbatches, started again when they end.
 
 What all need lies in shared memory once: the weights and the teacher's, the data set, and a place for each gradient that is under way.
 Gradients are added by whoever asked for the microbatches, in the order of the microbatches, so the sum is the same as with one worker, and

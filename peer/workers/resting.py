@@ -153,7 +153,7 @@ class ThrottledPool:
         return 0.0 if account is None else account.rest_ms(self._clock.now_ms())
 
     def _settle(self, worker: int, took_ms: float | None) -> None:
-        """Add up what a worker owes after a microbatch that took so long; None: the microbatch was lost, and how long it took is not known."""
+        """Add up what a worker owes after a microbatch that took so long; None: it was lost, and how long it took is not known."""
         account, now, counted_ms = self._accounts[worker], self._clock.now_ms(), self._counted_ms()
         account.settle(now, (took_ms or 0.0) if self._thread is None else counted_ms - account.counted_ms, self._duty)
         account.counted_ms = counted_ms

@@ -84,7 +84,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a worker, which waits for another microbatch: the gradient is in its slot, or samples are not on this computer as they should be."""
+    """From a worker, which waits for the next one: the gradient is in its slot, or samples are not on this computer as they should be."""
 
     slot: int
     index: int

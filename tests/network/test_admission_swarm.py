@@ -1,4 +1,4 @@
-"""A run of invited peers with the real programs: who is invited trains, and has cohort peers, or searches; who is not is told what to ask for."""
+"""A run of invited peers with the real programs: who is invited trains with a cohort, or searches; who is not is told what to ask for."""
 
 from pathlib import Path
 

@@ -141,7 +141,7 @@ class CohortPeer:
     def claim(
         self, given: Any = None, round_: int | None = None, *, microbatches: int = 2, names: bytes | None = None, **changes: Any
     ) -> Signed[Claim]:
-        """Return what this peer claims: the steps that it gave, and in the others as many microbatches as make ``microbatches``, but one at least.
+        """Return what this peer claims: the steps that it gave, and in the others as many as make ``microbatches``, but one at least.
 
         It names what it has ``given``, or another vector; of one step it learnt what it gave.
         """

@@ -140,7 +140,7 @@ def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_pa
 
 
 async def working_ahead(scene: Scene) -> Member:
-    """Return a peer that has trained a microbatch on the newest state and waits with it, for its contribution before counts in this round."""
+    """Return a peer that has trained on the newest state and waits with it, for its contribution before counts in this round."""
     slow, _ = scene.join(0), scene.join(1)
     slow.worker.takes_s = 0.4
     slow.worker.may_go_on.clear()

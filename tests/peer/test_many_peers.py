@@ -1,4 +1,4 @@
-"""What peers agree on who know only some of a larger run: each finds its cohort peers among them, and all of a cohort say the same of it."""
+"""What peers agree on who know only some of a larger run: each finds its cohort among them, and all of a cohort say the same of it."""
 
 import asyncio
 import random

@@ -113,7 +113,7 @@ class Terms:
         )
 
     def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
-        """Return what the contributor gives (N,), and what it learnt (N,), if it is what the lease asks for: of each step the first microbatches.
+        """Return what the contributor gives (N,), and what it learnt (N,), if the lease asks for it: of each step the first microbatches.
 
         Raises:
             RemoteFault: it is not.

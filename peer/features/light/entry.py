@@ -1,4 +1,4 @@
-"""How a light contributor comes into a run that not everybody may take part in: through its gateway, by its admission proof or by an invitation."""
+"""Lets a light contributor into a run that not everybody may take part in: through its gateway, by its admission proof or an invitation."""
 
 from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn

@@ -1,4 +1,4 @@
-"""A light contributor: it leases microbatches from a gateway, does them, and brings back what came of them, until the run is finished or it leaves.
+"""A light contributor: it leases microbatches from a gateway, computes them, and brings back the result, until the run ends or it leaves.
 
 It holds no model, no data and no state of the run between two leases; its key and a status file are all that is on its disk. A gateway that
 is away is waited for. Synchronous: there is one thing to do at a time, in a thread of its own, which the person's word reaches through a

@@ -1,4 +1,4 @@
-"""The work of one lease: its microbatches, trained as any peer trains them, on the weights that their architecture covers, and the claim of them.
+"""The work of one lease: its microbatches, trained as any peer trains them, on the weights of their architecture, and their claim.
 
 The other weights are zeros here, and so is what was learnt of them. What is claimed is what the body decodes to: that is what is averaged.
 """

@@ -1,4 +1,4 @@
-"""How two sites of a stereo run find each other among their cohort peers, check that they have the same scenes, and notice that one is gone."""
+"""Two sites of a stereo run find each other among their cohort peers, check that they have the same scenes, and notice that one is gone."""
 
 import asyncio
 import logging

@@ -98,7 +98,7 @@ def test_a_tail_of_any_bytes_is_left_out(bodies: Bodies) -> None:
 
 
 def test_of_a_batch_that_a_crash_wrote_in_part_what_is_before_the_hole_stays(bodies: Bodies) -> None:
-    """The end of a file may reach the disk before its middle: nothing of that batch was synced, so nobody has an inclusion promise for it."""
+    """The end of a file may reach the disk before its middle: nothing of that batch was synced, so nothing of it was promised."""
     whole, _ = batches(bodies, [FIRST], [SECOND, THIRD])
     flip(path_of(bodies), whole + 100)
     assert bodies.read(1, mend=True) == [FIRST]

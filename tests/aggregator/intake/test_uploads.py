@@ -1,4 +1,4 @@
-"""Which groups of a body are said to be there: just those that came, and of a whole body all but one, for whose answer the inclusion promise is."""
+"""Which groups of a body are said to be there: just those that came, and of a whole body all but one, whose answer is the promise."""
 
 from hypothesis import given
 from hypothesis import strategies as st

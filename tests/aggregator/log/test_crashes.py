@@ -1,4 +1,4 @@
-"""An aggregator that is killed: what it gave an inclusion promise for is in the table that the inclusion promise names, and its states are those of the log."""
+"""An aggregator that is killed: what it promised is in the table that the promise names, and its states are those of the log."""
 
 import os
 import threading
@@ -44,7 +44,7 @@ async def check_inclusion_promises(log: Aggregator, inclusion_promises: dict[byt
 
 
 async def check_life(log: Aggregator, inclusion_promises: dict[bytes, InclusionPromise], contributions: list[Made]) -> None:
-    """Check a life after a kill: every inclusion promise is kept, the state is the log's, rounds go on, and all of it can be computed again."""
+    """Check a life after a kill: every promise is kept, the state is the log's, rounds go on, and all of it can be computed again."""
     await check_inclusion_promises(log, inclusion_promises, contributions)
     last = max(inclusion_promise.round for inclusion_promise in inclusion_promises.values())
     while log.ledger.round < last:

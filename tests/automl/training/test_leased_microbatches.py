@@ -59,9 +59,7 @@ def test_leased_microbatches_are_the_first_whose_architecture_it_is_equally_many
         leased_microbatches(asked[:1], smallest, BASE, KEY, local_steps=1, microbatches_a_step=1)
 
 
-def test_an_architecture_that_a_round_asks_for_at_several_places_is_leased_at_the_first_so_that_its_microbatches_are_equally_far_apart() -> (
-    None
-):
+def test_an_architecture_asked_for_at_several_places_is_leased_at_the_first_so_that_its_microbatches_are_equally_far_apart() -> None:
     asked = architectures_of("classifier-tiny")[:4] * 2
     places = leased_microbatches(asked, asked[1], BASE, KEY, local_steps=1, microbatches_a_step=6)
     assert {place_of_microbatch(8, BASE, KEY, index) for _, index in places} == {1}

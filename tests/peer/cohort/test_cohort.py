@@ -393,7 +393,7 @@ def test_who_is_sent_round_in_circles_gives_up() -> None:
 
 
 def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
-    """Where cohorts may change, cohort peers may see them differently for a moment: the second one believes that the first is of its own."""
+    """Where cohorts may change, peers may see them differently for a moment: the second one believes that the first is of its own."""
 
     async def story(band: Band) -> None:
         cohort_peers = await band.gather_round(4)

@@ -1,4 +1,4 @@
-"""What ``manta-peer credits`` says of payout receipts that a peer kept in a run: what they prove, and what not once somebody touched them."""
+"""What ``manta-peer credits`` says of a peer's payout receipts: what they prove, and what not once somebody touched them."""
 
 import json
 import shutil

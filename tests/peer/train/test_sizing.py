@@ -1,4 +1,4 @@
-"""The size that a device is fast enough for, from how long its microbatches take: left at once, come back to slowly, and not by a cold start."""
+"""The size that a device is fast enough for, from how long its microbatches take: left at once, returned to slowly, not by a cold start."""
 
 import itertools
 import random
