@@ -125,7 +125,7 @@ def group_mean(
     Args:
         bodies: of the group's values; at least one.
         weights: of the contributions, clipped: those under ``Round.weights``.
-        min exponents: exponent min exponent of each contribution's base.
+        min_exponents: min exponent of each contribution's base.
         masks: as ``Sum.add`` takes them, cut to the group's values.
         total_weight: of the contributions before they were clipped, as ``total_weights`` has it for the group's values.
 
@@ -149,7 +149,7 @@ def next_min_exponent(max_exponents: Sequence[int], weights: Sequence[int], min_
     Args:
         max_exponents: each contribution's largest exponent, its base's min exponent added.
         weights: of the contributions, before they were clipped.
-        min exponent: for bodies on the commit before.
+        min_exponent: for bodies on the commit before.
         window: exponents that the contributions' codec has.
 
     Raises:

@@ -43,9 +43,9 @@ def outcome(
     Args:
         table: the round's contributions, in order.
         bodies: of each, all of one codec.
-        min exponents: exponent min exponent of each one's base.
+        min_exponents: min exponent of each one's base.
         thresholds: of the round entry before.
-        min exponent: that entry's exponent min exponent; the thresholds are in units of 2^min_exponent.
+        min_exponent: that entry's min exponent; the thresholds are in units of 2^min_exponent.
         num_values: N.
         masks: what each one's architecture covers, where that is a part; those that cover the same may share one array. A body's norm is
             that of all its values all the same.

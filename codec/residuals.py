@@ -63,7 +63,7 @@ def left_over(whole: Vector, body: Body, min_exponent: int) -> Vector:
     Args:
         whole: the mean of what the members gave, also outside of their mask.
         body: that of ``covered(whole, mask)``.
-        min exponent: of the body.
+        min_exponent: of the body.
 
     Raises:
         ValueError: of unequal lengths, or a min exponent out of range.

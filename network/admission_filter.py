@@ -2,9 +2,9 @@
 
 A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *admission proof*: beside each of its
 records in the DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys
-nobody has to show anything. A guest's calls are answered too, but the DHT keeps none of its records, so nobody finds it to train with. Whoever was not
-admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these, see whose admission was
-taken back, and ask to be admitted.
+nobody has to show anything. A guest's calls are answered too, but the DHT keeps none of its records, so nobody finds it to train with.
+Whoever was not admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these, see whose
+admission was taken back, and ask to be admitted.
 """
 
 import contextlib

@@ -52,7 +52,7 @@ async def fetch(
         tries: give up before the deadline, where there is another way to what is wanted, once one source said so many times in a row that
             it has nothing of it, and the others said that or nothing: the first spare one, or where there is none the first of all. While
             that one does not answer nothing is given up.
-        blob store: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
+        blob_store: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
             the next try. The whole is put there as ``kind``.
         judge: is told who sent bytes that cannot be right, once for each source, and what was wrong.
         progress: is told at each piece that arrives how many there are by now.

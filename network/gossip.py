@@ -77,7 +77,7 @@ class Gossip:
         Args:
             endpoint: the node.
             book: of this node alone.
-            blob store: from which the node hands blobs out.
+            blob_store: from which the node hands blobs out.
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
             rng: of what is fetched.

@@ -136,7 +136,7 @@ def mean_of_group(
     Args:
         manifest: of the run.
         weighed: what each weighs in the mean.
-        min exponents: for bodies on the commits before, by round.
+        min_exponents: for bodies on the commits before, by round.
         groups: of their bodies.
         place: of the group.
         measured: what else the mean depends on.

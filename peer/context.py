@@ -52,7 +52,7 @@ class RunContext:
 
 
 class NewestCommits:
-    """The newest commits of the log, with what proves them, and the exponent min exponents that they set."""
+    """The newest commits of the log, with what proves them, and the min exponents that they set."""
 
     def __init__(self, manifest: Manifest) -> None:
         """Know of none but the min exponent at the run's start."""
@@ -69,7 +69,7 @@ class NewestCommits:
 
     @property
     def min_exponents(self) -> Mapping[int, int]:
-        """The exponent min exponents by round."""
+        """The min exponents by round."""
         return self._min_exponents
 
     def commitment(self, round_: int) -> Commitment | None:

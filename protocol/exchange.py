@@ -86,7 +86,7 @@ class Exchange:
     target_batch: int  # samples over the whole swarm that a round's length aims at
     max_claim_samples: int  # a claim of more is refused
     weight_cap: int  # samples: nobody weighs more in the mean and in the rewards where others take part
-    first_min_exponent: int  # exponent min exponent before the first round
+    first_min_exponent: int  # min exponent before the first round
     first_open_ms: int  # how long the first round is open
     min_open_ms: int
     max_open_ms: int

@@ -160,7 +160,7 @@ class Ledger:
         return self._commits[round] if 0 <= round <= self.round else None
 
     def min_exponent_at(self, round: int) -> int:
-        """Return the exponent min exponent of bodies whose base is the commit of ``round``."""
+        """Return the min exponent of bodies whose base is the commit of ``round``."""
         return self._min_exponents[round]
 
     def state_at(self, round: int) -> Digest:

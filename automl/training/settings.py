@@ -54,7 +54,7 @@ def recipe_for(task: str, num_train: int, samples: int) -> Recipe:
 
 
 def first_min_exponent(codec: str) -> int:
-    """Return the exponent min exponent that a run begins with: values up to 4 fit, whatever the codec. It adapts by itself."""
+    """Return the min exponent that a run begins with: values up to 4 fit, whatever the codec. It adapts by itself."""
     return -17 - codec_named(codec).bits
 
 

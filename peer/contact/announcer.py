@@ -45,7 +45,7 @@ class Announcer:
         Args:
             context: of the run.
             progress: says whose state this peer holds.
-            cohort membership: says which cohort it is of.
+            cohort_membership: says which cohort it is of.
             cohort: this peer's part in it.
             neighbours: the others of the run.
             local: its cohort peers on the local network; None: it has none.

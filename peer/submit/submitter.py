@@ -160,7 +160,7 @@ class Submitter:
 
         Args:
             learnt: of all these microbatches.
-            cohort session: this peer's place in its cohort.
+            cohort_session: this peer's place in its cohort.
 
         Raises:
             StorageError: the disk refuses.

@@ -52,7 +52,7 @@ def ways(
         bodies_here: how many bodies of the target's table are here, this peer's own and those that others told of.
         manifest: of the run.
         num_weights: N.
-        knows_min_exponents: whether the exponent min exponent of the commit before is known here, which bodies need; older ones need those
+        knows_min_exponents: whether the min exponent of the commit before is known here, which bodies need; older ones need those
             before it.
     """
     found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer, manifest.exchange.local_steps)))]
@@ -77,7 +77,7 @@ def next_stop(
         held: where the state stands that is held.
         manifest: of the run.
         num_weights: N.
-        min exponents: the rounds whose exponent min exponents are known.
+        min_exponents: the rounds whose min exponents are known.
     """
     newest = path[-1]
     if held is None or [each.round for each in path] != list(range(held.round + 1, newest.round + 1)):
@@ -134,7 +134,7 @@ class States:
         Args:
             target: a commit of the log.
             held: where the state that is held stands.
-            min exponents: exponent min exponents of the newest commits, by round.
+            min_exponents: min exponents of the newest commits, by round.
 
         Returns:
             The mean, where that is the way that led there: it may be checked.

@@ -126,7 +126,7 @@ class LocalTrainer:
             base: the commit.
             state: its state, which the worker pool has.
             cohort: the name that model-parallel's architectures follow from, for all of this work.
-            cohort session: this peer's place in its cohort; it is waited for once the first microbatch is done.
+            cohort_session: this peer's place in its cohort; it is waited for once the first microbatch is done.
         """
         context, round_ = self._context, base.round + 1
         architectures = self._training_spec.plan.architectures(round_, cohort)

@@ -175,7 +175,7 @@ def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> N
     story(work, alone(8))
 
 
-def test_a_body_with_a_inclusion_promise_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
+def test_a_body_with_an_inclusion_promise_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
     async def work(crowd: Crowd) -> None:
         crowd.close_headers()
         await asyncio.sleep(1)

@@ -153,7 +153,7 @@ def test_what_is_listed_is_said_with_its_round() -> None:
     with_line(story)
 
 
-def test_who_has_a_inclusion_promise_gets_it_again_and_sends_no_body() -> None:
+def test_who_has_an_inclusion_promise_gets_it_again_and_sends_no_body() -> None:
     async def story(line: Line) -> None:
         await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_PROMISE), 1, 700, (line.inclusion_promise(),))))
         await line.answers("body", AssertionError("it is there"))
@@ -198,7 +198,7 @@ def test_a_log_that_goes_away_in_the_middle_of_a_body_is_weather() -> None:
     with_line(story)
 
 
-def test_all_of_a_body_without_a_inclusion_promise_is_no_answer() -> None:
+def test_all_of_a_body_without_an_inclusion_promise_is_no_answer() -> None:
     async def story(line: Line) -> None:
         with pytest.raises(EncodingError, match="gave no inclusion promise"):
             await Taking(line, inclusion_promise=b"").hand_in()

@@ -76,7 +76,7 @@ def test_the_largest_messages_fit_their_bounds() -> None:
 
 
 @pytest.mark.parametrize("status", list(HandIn))
-def test_an_answer_to_a_header_has_a_inclusion_promise_if_that_is_what_it_says(status: HandIn) -> None:
+def test_an_answer_to_a_header_has_an_inclusion_promise_if_that_is_what_it_says(status: HandIn) -> None:
     blamed = (DIGEST,) if status is HandIn.WITHOUT else ()
     for inclusion_promise in ((), (INCLUSION_PROMISE,), (INCLUSION_PROMISE, INCLUSION_PROMISE)):
         if len(inclusion_promise) == (status is HandIn.HAVE_PROMISE):

@@ -328,7 +328,7 @@ def test_an_offer_that_proves_nothing_is_refused_and_what_came_before_it_counts(
     assert gossip_state.next_pull(0.0) is None
 
 
-def test_a_body_that_the_founder_did_not_sign_is_refused_even_with_a_inclusion_promise_for_it() -> None:
+def test_a_body_that_the_founder_did_not_sign_is_refused_even_with_an_inclusion_promise_for_it() -> None:
     offer = OFFERS[1]
     forged = replace(offer.contribution, signature=bytes(64))
     inclusion_promise = Signed.sign(InclusionPromise(RUN, 1, forged.digest), OPERATOR)

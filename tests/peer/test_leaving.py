@@ -105,7 +105,7 @@ def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_who_has_a_inclusion_promise_leaves_at_once(tmp_path: Path) -> None:
+def test_who_has_an_inclusion_promise_leaves_at_once(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         await until(lambda: member.phase is Phase.PROMISED)
@@ -250,7 +250,7 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
     play(tmp_path, story)
 
 
-def test_a_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
+def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)
         await until(lambda: first.phase is Phase.PROMISED)

@@ -311,7 +311,7 @@ def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_p
     play(tmp_path, story)
 
 
-def test_a_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         answer, lost = scene.log.endpoint.handlers["body"], []
 
@@ -412,7 +412,7 @@ def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
-def test_a_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story(scene: Scene) -> None:
         cheated, other = scene.join(0), scene.join(1)
         await scene.log.wait_for(2)

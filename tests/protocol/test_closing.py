@@ -345,7 +345,7 @@ def test_those_who_turn_to_the_next_round_find_no_more_places_than_it_has() -> N
 # Restart of the log.
 
 
-def test_what_has_a_inclusion_promise_is_in_the_table_that_it_names_after_a_crash() -> None:
+def test_what_has_an_inclusion_promise_is_in_the_table_that_it_names_after_a_crash() -> None:
     closing = Closing(8)
     closing.open(7, OPEN_MS, frozenset({A}), START)
     restore(closing, A, work(A), 7, START)
@@ -358,7 +358,7 @@ def test_what_has_a_inclusion_promise_is_in_the_table_that_it_names_after_a_cras
     assert closing.tick(DEADLINE + OPEN_MS) == table(B)
 
 
-def test_a_inclusion_promise_from_before_a_crash_opens_the_first_round() -> None:
+def test_an_inclusion_promise_from_before_a_crash_opens_the_first_round() -> None:
     closing = Closing(8)
     closing.open(1, OPEN_MS, frozenset(), None)
     restore(closing, A, work(A), 1, START)

@@ -141,7 +141,7 @@ def test_work_on_two_bases_is_not_in_one_round() -> None:
 
 
 @pytest.mark.parametrize("is_good", [False, True])
-def test_a_inclusion_promise_for_another_claim_on_the_same_base_keeps_the_cohorts_out(is_good: bool) -> None:
+def test_an_inclusion_promise_for_another_claim_on_the_same_base_keeps_the_cohorts_out(is_good: bool) -> None:
     """The cohort's row would not keep it: that has the claim of other work."""
     closing = opened()
     closing.header(B, claims(B, number=1), 7, work(B), START)

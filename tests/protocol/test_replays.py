@@ -76,7 +76,7 @@ def test_a_pass_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
         shown(sha256(b"run"))
 
 
-def test_a_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> None:
+def test_an_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> None:
     inclusion_promise = Signed.sign(InclusionPromise(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
     taken_for_a_pass = Signed(AdmissionProof, inclusion_promise.payload, inclusion_promise.signature)
     with pytest.raises(RemoteFault):

@@ -203,7 +203,7 @@ def test_inclusion_promises_of_something_else_or_too_late_change_nothing() -> No
     assert (late.phase, late.inclusion_promise) == (Phase.BEHIND, inclusion_promise_of(header, 2))
 
 
-def test_a_inclusion_promise_for_a_later_round_waits_for_that_round() -> None:
+def test_an_inclusion_promise_for_a_later_round_waits_for_that_round() -> None:
     one = promised(2)
     assert one.committed(ROUNDS[0]).promised is None
     one.caught_up(ROUNDS[0].state)
@@ -365,13 +365,13 @@ def test_the_state_is_fetched_while_a_contribution_waits() -> None:
 # Too old.
 
 
-def test_a_contribution_without_a_inclusion_promise_is_dropped_when_no_round_can_take_it_any_more() -> None:
+def test_a_contribution_without_an_inclusion_promise_is_dropped_when_no_round_can_take_it_any_more() -> None:
     one = signed(2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * MICROBATCH]
     assert (one.phase, one.signed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
 
 
-def test_a_contribution_with_a_inclusion_promise_is_never_too_old() -> None:
+def test_a_contribution_with_an_inclusion_promise_is_never_too_old() -> None:
     one = promised(MAX_AGE + 2)
     assert learn(one, *range(1, MAX_AGE + 2)) == [0] * (MAX_AGE + 1)
     assert one.signed is not None
@@ -412,7 +412,7 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
 # Working ahead.
 
 
-def test_a_peer_with_a_inclusion_promise_for_aged_work_may_work_on_the_newest_base() -> None:
+def test_a_peer_with_an_inclusion_promise_for_aged_work_may_work_on_the_newest_base() -> None:
     one = aged()
     assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, True)
     assert one.microbatch_started() == STANDINGS[2]

@@ -430,7 +430,7 @@ class Swarm(RuleBasedStateMachine):
         """What is in the log does not change: it is looked at when there is more of it."""
         if len(self.log.tables) > self.num_checked:
             self.a_key_s_work_on_a_base_is_in_the_log_once_and_a_key_in_a_table()
-            self.every_claim_of_what_has_a_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names()
+            self.every_claim_of_what_has_an_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names()
             self.honest_residuals_follow_each_other()
             self.num_checked = len(self.log.tables)
 
@@ -439,7 +439,7 @@ class Swarm(RuleBasedStateMachine):
         assert all(count == 1 for count in Counter((claim.key, claim.base) for table in tables for claim in table).values())
         assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
 
-    def every_claim_of_what_has_a_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names(self) -> None:
+    def every_claim_of_what_has_an_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names(self) -> None:
         for contribution, rounds in self.log.gossip_states.inclusion_promises.items():
             (round_,) = rounds
             header = self.log.gossip_states.headers[contribution]

@@ -24,7 +24,7 @@ class Gateway(Sidecar):
 
         Args:
             context: of the run.
-            listen address: where it is to listen.
+            listen_address: where it is to listen.
             data_root: folder of data sets that come with no library.
             threads: of the CPU that it uses; None: all.
 

@@ -45,7 +45,7 @@ class Download:
             manifest: the run's, whose shards travel.
             folder: where they are to lie.
             holders: who may have them.
-            blob store: from which this peer hands out what it has.
+            blob_store: from which this peer hands out what it has.
             board: shows how far it is.
         """
         self._node = node

@@ -24,7 +24,7 @@ A, B, C = PEERS[:3]
 # A contribution on its way in.
 
 
-def test_header_and_body_make_a_inclusion_promise_and_are_on_the_disk_by_then(play: Play) -> None:
+def test_header_and_body_make_an_inclusion_promise_and_are_on_the_disk_by_then(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made(A)
         answer = await service.header(made)

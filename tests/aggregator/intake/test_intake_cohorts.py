@@ -197,7 +197,7 @@ def test_a_member_that_comes_after_its_cohort_hears_that_its_work_is_listed(play
     play(story)
 
 
-def test_a_inclusion_promise_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
+def test_an_inclusion_promise_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
     async def story(service: Service) -> None:
         alone, whole = service.made(B), service.made_together(A, B, C)
         await service.hand_in(alone)

@@ -274,7 +274,7 @@ def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> No
     play(story)
 
 
-def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_a_inclusion_promise(play: Play) -> None:
+def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_an_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
         for peer in (A, B):
             await service.hand_in(service.made(peer))

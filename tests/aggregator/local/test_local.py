@@ -295,7 +295,7 @@ def test_a_ledger_that_does_not_verify_fails() -> None:
     assert failed(report(verified=False)) == ["ledger verifies"]
 
 
-def test_a_inclusion_promise_that_was_not_kept_fails() -> None:
+def test_an_inclusion_promise_that_was_not_kept_fails() -> None:
     made = report(peer("peer-0"), peer("peer-1", broken=1))
     assert failed(made) == ["every inclusion promise was kept"]
 

@@ -122,7 +122,7 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
     assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
 
 
-def test_a_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED)
         found.see(1, COUNTED)
@@ -229,7 +229,7 @@ def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
     assert (found.after_all, found.broken) == ([], [])
 
 
-def test_work_without_a_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
+def test_work_without_an_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED, is_promised=False)
         found.promises.look()
@@ -240,7 +240,7 @@ def test_work_without_a_inclusion_promise_that_gave_way_to_other_work_of_its_pee
     assert seen(story, None).broken == [(1, SIGNED)]  # the log said that its table has some
 
 
-def test_a_inclusion_promise_makes_it_one() -> None:
+def test_an_inclusion_promise_makes_it_one() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED, is_promised=False)
         found.promises.expect(1, SIGNED)

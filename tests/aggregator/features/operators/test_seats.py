@@ -29,7 +29,7 @@ def tell(tmp_path: Path) -> Tell:
     return partial(told, tmp_path)
 
 
-def test_what_has_a_inclusion_promise_is_in_the_next_leaders_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
+def test_what_has_an_inclusion_promise_is_in_the_next_leaders_round_and_who_was_away_gets_all_of_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
         leader, kept = await four.write(0, 1)
         assert kept == []
@@ -191,7 +191,7 @@ def test_a_commit_that_a_later_leaders_word_overtakes_is_done_once(tell: Tell) -
     tell(story)
 
 
-def test_a_takeover_that_does_not_get_what_has_a_inclusion_promise_comes_to_nothing_and_the_next_one_gets_it(tell: Tell) -> None:
+def test_a_takeover_that_does_not_get_what_has_an_inclusion_promise_comes_to_nothing_and_the_next_one_gets_it(tell: Tell) -> None:
     async def story(four: Four) -> None:
         first, _ = await four.write(0, 1)
         with_inclusion_promise, without = everybodys(four.runs[0].log.ledger)[:2]

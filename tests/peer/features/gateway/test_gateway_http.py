@@ -335,7 +335,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
     assert "run finished taken=2 samples=" in text
 
 
-def test_a_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
+def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
