@@ -63,7 +63,7 @@ class Session:
         Args:
             context: of the run.
             progress: where this peer's work stands.
-            worker pool: computes microbatches.
+            pool: computes microbatches.
             membership: what decides of which cohort this peer is.
             features: what it does beside; None: nothing.
             sizing: in model-parallel: how large the architectures may be; None: all of them are for this peer.

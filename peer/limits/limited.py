@@ -30,7 +30,7 @@ class LimitedPeer:
 
         Args:
             session: the peer's, in a run.
-            worker pool: what computes its microbatches.
+            pool: what computes its microbatches.
             processes: the same where worker processes do.
             traffic: of the node.
             limits: those that all this was made for.

@@ -15,7 +15,7 @@ class Timing:
         Args:
             context: of the run.
             progress: says how long the round still has, and how long things take.
-            worker pool: says who computes.
+            pool: says who computes.
             features: may leave the work to others.
         """
         self._context = context

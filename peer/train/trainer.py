@@ -64,7 +64,7 @@ class LocalTrainer:
         Args:
             context: of the run.
             progress: is told of each microbatch.
-            worker pool: computes them.
+            pool: computes them.
             features: may change what was learnt, and keep vectors that claims name.
             timing: decides whether another microbatch is started.
             sizing: is told how long microbatches took, where a cohort's size depends on it.

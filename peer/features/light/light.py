@@ -2,7 +2,7 @@
 
 It holds no model, no data and no state of the run between two leases; its key and a status file are all that is on its disk. A gateway that
 is away is waited for. Synchronous: there is one thing to do at a time, in a thread of its own, which the person's word reaches through a
-work admission filter (``peer.features.light.session``).
+work gate (``peer.features.light.session``).
 """
 
 import logging
@@ -69,7 +69,7 @@ class Contributor:
             store: keeps what it earned.
             board: shows it.
             client: asks the gateways.
-            work admission filter: says when there may be microbatches.
+            work_gate: says when there may be microbatches.
             config: names the only run that is taken part in, the invitation to it, and the account that the credit adds up to, if any.
         """
         self._identity = identity
