@@ -112,7 +112,7 @@ class LightWork:
         Args:
             lease: what to do.
             weights: that it names.
-            samples: that it names. work gate: holds microbatches up. With one local step what was done before it says
+            samples: that it names. ``work_gate`` holds microbatches up. With one local step what was done before it says
                 ``LeaseOver`` is what comes of the lease. A rest after a microbatch is a part of the microbatch's duration as the gateway
                 gets to know it.
             over_s: when the lease is over, of ``time.monotonic``.
