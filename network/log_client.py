@@ -127,7 +127,7 @@ class FeedAnswer:
 
     def __post_init__(self) -> None:
         if len(self.receipt) > 1 or len(self.contribution) > len(self.receipt) or not 0 <= self.left_ms <= 2**40:
-            raise ValueError("news of more than one commit, or of no time")
+            raise ValueError("a feed of more than one commit, or of no time")
 
 
 @dataclass(frozen=True, slots=True)

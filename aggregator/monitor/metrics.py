@@ -110,7 +110,7 @@ def _of_trust(sight: Sight, now: int) -> list[Metric]:
     audits, credits_ = sight.view.audits, sight.credits
     reputation = audits.reputation
     proven = sum(map(reputation.is_proven, sight.view.peers.keys() | reputation.given))
-    keys = [({"peer_row": "proven"}, proven), ({"peer_row": "guilty"}, len(reputation.guilty))]
+    keys = [({"reputation": "proven"}, proven), ({"reputation": "guilty"}, len(reputation.guilty))]
     counts = audits.num_claims()
     claims = [({"outcome": outcome.name.lower()}, float(counts.get(outcome, 0))) for outcome in Outcome]
     return [

@@ -65,7 +65,7 @@ def people(view: View, status: AggregatorStatus | None, now: int) -> People:
     refused = {name: sum(reasons.values()) for name, reasons in status.refused_of.items()} if status is not None else {}
     within_ms = present_ms(view.rounds.recent_ms())
     lately = {key for key, at in heard.items() if now - at <= within_ms}
-    standings = {}
+    rows = {}
     for key in view.peers.keys() | lately:
         seen, digits = view.peers.get(key), key.hex()
         is_recent = not view.is_finished and seen is not None and seen.last_round > view.round - RECENT_ROUNDS
@@ -76,7 +76,7 @@ def people(view: View, status: AggregatorStatus | None, now: int) -> People:
         else:
             state = "present" if key in lately or is_recent else "away"
         name = seen.name if seen is not None else peer_name(key)
-        standings[key] = PeerRow(
+        rows[key] = PeerRow(
             key=key,
             name=name,
             seen=seen,
@@ -85,11 +85,11 @@ def people(view: View, status: AggregatorStatus | None, now: int) -> People:
             heard_ms=max(0, now - heard[key]) if key in heard else None,
             refused=refused.get(name, 0),
         )
-    late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
+    late = tuple(sorted(one.name for one in rows.values() if one.state == "late"))
     good = sum(body == "good" for body in handed.values())
-    there = lately if view.is_finished else {key for key, one in standings.items() if one.state != "away"}
+    there = lately if view.is_finished else {key for key, one in rows.items() if one.state != "away"}
     computers = frozenset(view.peers if view.is_finished else there)
-    return People(standings, len(expected), len(handed), good, late, len(there), computers)
+    return People(rows, len(expected), len(handed), good, late, len(there), computers)
 
 
 def _is_long_over(status: AggregatorStatus) -> bool:

@@ -234,11 +234,11 @@ def shown_timeline(times: Times, train_ms: int | None) -> Json:
     return {"round": times.round, "opened_at": start, "length_ms": length, "phases": phases}
 
 
-def shown_swarm(view: View, standings: Sequence[PeerRow], total: int) -> Json:
+def shown_swarm(view: View, rows: Sequence[PeerRow], total: int) -> Json:
     """Return ``/api/swarm`` of these peers, in columns. Of their ids the ends: whole ones of a thousand would be 35 kB."""
-    cohorts = sorted({one.seen.last.cohort for one in standings if one.seen})
+    cohorts = sorted({one.seen.last.cohort for one in rows if one.seen})
     places = {cohort: place for place, cohort in enumerate(cohorts)}
-    ordered = sorted(standings, key=lambda one: (places[one.seen.last.cohort] if one.seen else len(places), one.name))
+    ordered = sorted(rows, key=lambda one: (places[one.seen.last.cohort] if one.seen else len(places), one.name))
     return {
         "round": view.round,
         "is_finished": view.is_finished,

@@ -166,7 +166,7 @@ class CohortMembership:
     def why(self, cohort_peers: Sequence[PublicKey]) -> str:
         """Return why this peer is where it is; ``cohort_peers`` are those who proved that they are of its cohort."""
         if self._choice is Choice.LABEL:
-            return f"label given: --cohort {self.name}; {_counted(len(cohort_peers), 'cohort_peer')} with its token"
+            return f"label given: --cohort {self.name}; {_counted(len(cohort_peers), 'cohort peer')} with its token"
         if self._choice.is_alone:
             return _WHY_ALONE[self._choice]
         if self._choice is Choice.HOST:

@@ -101,7 +101,7 @@ def _sums(rounds: "list[Earned]") -> str:
     from manta_swarm.peer.commands.earnings import LOST, PAID, PENDING, total
 
     amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
-    return f"on {_counted(len(rounds), 'payout_receipt')}: {amounts}"
+    return f"on {_counted(len(rounds), 'payout receipt')}: {amounts}"
 
 
 def _counted(count: int, what: str) -> str:

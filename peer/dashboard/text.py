@@ -190,7 +190,7 @@ def swarm_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
     """Return who else is there and what is sent and received, in words for one line."""
     rows = {label: figure for label, figure, *_ in swarm_rows(status, rates)}
     there = (
-        [f"{rows['peers']} peers", rows["cohort_peers"]] if status.gateway is None else [f"leases from {status.gateway or 'nobody yet'}"]
+        [f"{rows['peers']} peers", rows["cohort peers"]] if status.gateway is None else [f"leases from {status.gateway or 'nobody yet'}"]
     )
     limits = [f"limits {listed(status.limits)}"] if status.limits else []
     return [*there, f"out {rows['out']}", f"in {rows['in']}", *limits]
@@ -201,7 +201,7 @@ def swarm_rows(status: PeerStatus, rates: Rates | None) -> Rows:
     sent, received = (0.0, 0.0) if rates is None else (rates.sent_bytes, rates.received_bytes)
     return [
         ("peers", f"about {status.members:,}"),
-        ("cohort_peers", f"{status.cohort_peers:,} in its cohort"),
+        ("cohort peers", f"{status.cohort_peers:,} in its cohort"),
         ("links", status.links or "-"),
         ("cohort", status.cohort or "-"),
         ("out", f"{size(status.sent_bytes)}, {size(sent)}/s", size(status.sent_bytes)),

@@ -248,7 +248,7 @@ def refused(record: Any, change: dict[str, Any]) -> None:
         {"supernet": "../secret"},
         {"task": "speech"},
         {"algorithm": "magic"},
-        {"schedule": "partial_blob"},
+        {"schedule": "growing"},
         {"cohorts": "whoever"},
         {"data_digest": b"short"},
         {"initial_state": b"d" * 33},

@@ -114,7 +114,7 @@ def failed(made: Report) -> list[str]:
         (["--codec", "fp16"], "--codec: unknown codec 'fp16': int16, int8 or topk-KEPT-BITS"),
         (["--codec", "topk-0-4"], "--codec: unknown codec 'topk-0-4'"),
         (["--algorithm", "gossip"], "'--algorithm': 'gossip' is not one of 'data-parallel', 'model-parallel'"),
-        (["--schedule", "partial_blob"], "'--schedule': 'growing' is not one of 'sandwich', 'shrinking'"),
+        (["--schedule", "growing"], "'--schedule': 'growing' is not one of 'sandwich', 'shrinking'"),
         (["--task", "speech"], "'--task': 'speech' is not one of 'classification', 'stereo'"),
         (["--data", "imaginary"], "unknown data set 'imaginary'"),
         (["--data", "layers", "--task", "classification"], "--data layers is for stereo, not for classification"),

@@ -258,8 +258,8 @@ def test_what_nobody_can_answer_is_told(shown: Shown, target: str) -> None:
 def test_metrics_say_what_audits_come_to(shown: Shown) -> None:
     text = shown.get("/metrics").body.decode()
     for line in (
-        'manta_keys{standing="proven"} 1.0',
-        'manta_keys{standing="guilty"} 1.0',
+        'manta_keys{reputation="proven"} 1.0',
+        'manta_keys{reputation="guilty"} 1.0',
         "manta_audits_drawn_total 6.0",
         "manta_audits_undecided 4.0",
         "manta_audits_in_doubt 1.0",

@@ -159,7 +159,7 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
     ("section", "key", "value"),
     [
         ("run", "algorithm", '"parallel"'),
-        ("run", "schedule", '"partial_blob"'),
+        ("run", "schedule", '"growing"'),
         ("run", "cohorts", '"labels"'),
         ("run", "seed", "-1"),
         ("run", "seed", "0.5"),

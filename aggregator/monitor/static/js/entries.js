@@ -14,7 +14,7 @@ const FIELDS = {
   revocation: "run operator what target".split(" "),
   claim: "run round base key payout founder cohort steps work given residual microbatch_ms shards partner".split(" "),
   contribution: "run round base founder claims counted steps body residual".split(" "),
-  round: "run round base first contributions weights mean state thresholds floor open_ms".split(" "),
+  round: "run round base first contributions weights mean state thresholds min_exponent open_ms".split(" "),
   verdict: "run auditor round contribution outcomes by".split(" "),
   settlement: "run commit".split(" "),
 };
