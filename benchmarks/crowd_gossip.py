@@ -1,9 +1,9 @@
 """How long until a crowd has a round, and who sends how much for it: spread from peer to peer, or all from the log. In virtual time.
 
-What is told to whom and asked of whom decides ``network.rumours.GossipState``, the peers' own; links, turns at the log and the pieces of a
-mean are as in ``network.gossip`` and ``peer.sync.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
-after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log
-gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
+What is told to whom and asked of whom decides ``network.gossip_state.GossipState``, the peers' own; links, turns at the log and the pieces
+of a mean are as in ``network.gossip`` and ``peer.sync.spread``. Offers are not signed, and everybody knows random others. A peer sends one
+thing after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The
+log gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
 later.
 
 Run it from the repository: ``.venv/bin/python benchmarks/crowd_gossip.py --help``.
@@ -30,8 +30,8 @@ from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
+from manta_swarm.network.gossip_state import GossipState
 from manta_swarm.network.pushes import Push, Shown
-from manta_swarm.network.rumours import GossipState
 from manta_swarm.peer.sync.spread import LOG_BYTES, LOG_FIRST
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.signing import PublicKey, sha256

@@ -1,7 +1,7 @@
 """How bodies, and what follows a commit, go from peer to peer: tells links what is here, takes what they tell, gets what is lacking.
 
-What is to be told and got says ``network.rumours.GossipState``; here are the calls. Nothing of this is needed for a round: what does not
-come this way can be had from the log.
+What is to be told and got says ``network.gossip_state.GossipState``; here are the calls. Nothing of this is needed for a round: what does
+not come this way can be had from the log.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.budget import Faults
 from manta_swarm.network.fetching import fetch
+from manta_swarm.network.gossip_state import GossipState, Pull
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.network.rumours import GossipState, Pull
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable

@@ -17,10 +17,10 @@ from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.gossip import Gossip, Spare
+from manta_swarm.network.gossip_state import GossipState
 from manta_swarm.network.log_client import AskRound
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import BodyOffer
-from manta_swarm.network.rumours import GossipState
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError, Unreachable

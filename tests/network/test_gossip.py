@@ -13,15 +13,15 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import HASHES, METHOD, Ask, Blob, BlobStore
 from manta_swarm.network.gossip import MAX_REQUEST_BYTES, Gossip, Spare
 from manta_swarm.network.gossip import METHOD as OFFERS
+from manta_swarm.network.gossip_state import GossipState
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import BodyOffer, Heard, Push
 from manta_swarm.network.rpc import Refused
-from manta_swarm.network.rumours import GossipState
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from tests.network.test_rumours import OPERATOR, RUN, offer_with, push_of
+from tests.network.test_gossip_state import OPERATOR, RUN, offer_with, push_of
 from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 
 PIECES, PIECE_BYTES = 2, 50

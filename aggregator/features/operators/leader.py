@@ -71,7 +71,7 @@ class Leader:
         self._has_promises = asyncio.Event()
 
     def close(self) -> None:
-        """See ``Decider``; its threads are the seat's."""
+        """See ``Decider``; its threads are the own operator's."""
 
     def end(self) -> None:
         """Promise nothing any more: whoever waits for an inclusion promise, or for an entry, is told to try again."""

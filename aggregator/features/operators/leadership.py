@@ -36,7 +36,7 @@ class Leadership(Feature):
 
         Args:
             context: of the run.
-            seat: this operator's.
+            own_operator: this operator's.
             lease: says whose turn it is.
             contact: says who of the others is there.
         """
@@ -86,7 +86,7 @@ class Leadership(Feature):
             lacking, round_ = self._own_operator.coming.waits_for()
             waits_for = tuple(peer_name(key) for key in lacking)
             return AmongOperators(role="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
-        return AmongOperators(role="fellow", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
+        return AmongOperators(role="follower", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
 
     async def start(self) -> None:
         """Answer from now on.

@@ -1,4 +1,4 @@
-"""One operator's seat among several: what it has accepted, signed and keeps, and its copy of the run, which goes on as the log does.
+"""What one operator of several has accepted, signed and keeps, and its copy of the run, which goes on as the log does.
 
 It may be the leader's or a follower's; a follower can become the leader at any moment. What a batch says is computed again here before it
 is accepted (``protocol.ballots`` has the rules). What others ask is answered by ``aggregator.features.operators.service``.

@@ -114,7 +114,7 @@ class Heard:
 
 
 class OperatorsService:
-    """One seat's."""
+    """Answers the other operators of a run."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class OperatorsService:
 
         Args:
             endpoint: where the others call.
-            seat: this operator's.
+            own_operator: this operator's.
             lease: says whose turn it is to write.
             clock: by which they are heard.
         """
@@ -264,7 +264,7 @@ class OperatorsService:
         return b""
 
     async def _catch_up(self, note: str, source: PublicKey) -> None:
-        with contextlib.suppress(StorageError):  # which stops the program: the seat tells
+        with contextlib.suppress(StorageError):  # which stops the program: this operator tells
             try:
                 await self._own_operator.go_on_to(note, source)
             except StorageError:

@@ -23,7 +23,7 @@ from manta_swarm.protocol.records import Contribution, InclusionPromise, Round
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
-from tests.network.test_rumours import offer_with
+from tests.network.test_gossip_state import offer_with
 from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
 from tests.peer.contexts import context_of
 

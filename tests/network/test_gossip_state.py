@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from manta_swarm.network.gossip_state import MAX_LINKS, MAX_NEAR_LINKS, GossipState, Pull
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push, Shown
-from manta_swarm.network.rumours import MAX_LINKS, MAX_NEAR_LINKS, GossipState, Pull
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
