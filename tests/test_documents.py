@@ -21,7 +21,7 @@ PROGRAMS = {
     "manta-search": "manta_swarm.automl.cli",
 }
 OTHERS_OPTIONS = {"--build-arg", "--profile"}  # docker's
-FOLDERS = "peer|aggregator|swarm|automl|runtime|exact|protocol|tests|benchmarks|docs"
+FOLDERS = "peer|aggregator|network|automl|runtime|codec|protocol|programs|tests|benchmarks|docs|deploy"
 
 every_document = pytest.mark.parametrize("document", documents(), ids=lambda document: document.name)
 
@@ -140,6 +140,26 @@ def test_every_file_of_the_project_that_a_document_names_is_there(document: Docu
         match[0] for line in document.code() for match in re.finditer(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/.-]*\w\.(?:py|md|json|svg)\b", line)
     }
     assert not sorted(name for name in named if not (ROOT / name).is_file())
+
+
+@every_document
+def test_every_folder_of_the_project_that_a_document_names_is_there(document: Document) -> None:
+    """Packages and their parts: a path that begins with a package and ends with a slash."""
+    named = {line for line in document.code() if re.fullmatch(rf"(?:{FOLDERS})(?:/\w+)*/", line)}
+    assert not sorted(name for name in named if not (ROOT / name).is_dir())
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    """A promise stands beside the test that tries to break it, with the file that has it."""
+    named = []
+    for document in documents():
+        for row in document.text.splitlines():
+            files = re.findall(r"`(?:tests/\w+/)?(test_\w+\.py)`", row)
+            tests = re.findall(r"`(test_\w+)`", row)
+            texts = [path.read_text(encoding="utf-8") for file in files for path in (ROOT / "tests").rglob(file)]
+            named += [(document.name, test, any(f"def {test}(" in text for text in texts)) for test in tests]
+    assert len(named) > 20
+    assert not [(name, test) for name, test, is_there in named if not is_there]
 
 
 @every_document
