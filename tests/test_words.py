@@ -85,7 +85,7 @@ def test_no_word_that_was_replaced_is_in_the_product(folder: str) -> None:
 
 
 def test_no_word_that_was_replaced_is_in_the_documents_or_on_the_page() -> None:
-    pages = (ROOT / "aggregator" / "monitor" / "static").rglob("*.[jhc][sts]*")
+    pages = [*(ROOT / "aggregator" / "monitor" / "static").rglob("*.[jhc][sts]*"), *(ROOT / "docs").glob("*.svg")]
     for path in sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]):
         if path.name.endswith((".min.js", ".min.css")):
             continue

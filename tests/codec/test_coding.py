@@ -248,9 +248,9 @@ def test_what_is_no_float32_vector_or_no_min_exponent_is_not_coded() -> None:
         with pytest.raises(ValueError, match="float32 vector"):
             encode("int16", values, 0)
     for min_exponent in (LEAST_MIN_EXPONENT - 1, GREATEST_MIN_EXPONENT + 1):
-        with pytest.raises(ValueError, match="min_exponent"):
+        with pytest.raises(ValueError, match="min exponent"):
             encode("int16", vector(1.0), min_exponent)
-        with pytest.raises(ValueError, match="min_exponent"):
+        with pytest.raises(ValueError, match="min exponent"):
             parse("int16", chunked(0, 1), 1).values(min_exponent)
 
 

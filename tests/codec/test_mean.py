@@ -233,7 +233,7 @@ def test_a_weight_or_a_min_exponent_out_of_range_gives_no_mean() -> None:
         with pytest.raises(ValueError, match="weight"):
             Sum(1, 0).mean(total_weight)
     for min_exponent in (LEAST_MIN_EXPONENT - 1, GREATEST_MIN_EXPONENT + 1):
-        with pytest.raises(ValueError, match="min_exponent"):
+        with pytest.raises(ValueError, match="min exponent"):
             Sum(1, min_exponent).mean(1)
 
 

@@ -53,7 +53,7 @@ cohort = "home"
 listen = ["none"]
 gpus = "0,1"
 schedule = "22:00-07:00"
-assignment = "60%"
+duty = "60%"
 """
 
 
