@@ -49,7 +49,7 @@ export class Refresher {
 
   async run() {
     if (!this.isWanted || this.isBusy || !this.isSeen || document.hidden) return;
-    if (this.wasLoaded && this.held?.matches(":hover, :focus-wait_within")) return;
+    if (this.wasLoaded && this.held?.matches(":hover, :focus-within")) return;
     [this.isWanted, this.isBusy] = [false, true];
     try {
       await this.load();
