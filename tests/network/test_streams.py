@@ -136,7 +136,7 @@ async def asks(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("method", "way"),
     [("echo", says_nothing), ("echo", trickles), ("large", asks), ("never", asks)],
-    ids=["nothing", "trickle", "does not read", "timeouts"],
+    ids=["nothing", "trickle", "does not read", "waits"],
 )
 def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
     tmp_path: Path, method: str, way: Callable[[Stream], Awaitable[None]]

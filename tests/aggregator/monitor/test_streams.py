@@ -116,10 +116,10 @@ def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled() -> None:
     """Its end waits for the task that waits for its client's: being cancelled just then is not taken for that task's cancellation."""
 
     async def story(streams: Streams) -> None:
-        timeouts, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
+        waits, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
 
         async def receive() -> Any:
-            timeouts.set()
+            waits.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -128,7 +128,7 @@ def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled() -> None:
                 has_ended.set()
 
         async def send(_: Any) -> None:
-            await timeouts.wait()
+            await waits.wait()
             streams.close()
 
         serving = asyncio.create_task(streams.serve({"type": "http"}, receive, send, []))

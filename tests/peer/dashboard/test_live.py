@@ -63,7 +63,7 @@ def test_lines_stand_above_the_view_which_is_gone_at_the_end() -> None:
 
 
 def test_nothing_of_the_terminal_is_set_that_somebody_would_have_to_mend() -> None:
-    seen = on_a_terminal("timeouts", until=b"something is odd")
+    seen = on_a_terminal("waits", until=b"something is odd")
     assert b"the hint" in seen
     assert b"\x1b[?" not in seen  # no other screen, no hidden cursor, no keys that are reported
 

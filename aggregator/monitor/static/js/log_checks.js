@@ -36,7 +36,7 @@ export class LogChecks extends EventTarget {
     this.waiting = null;
   }
 
-  /** Check a head as of `/api/ledger/head`; while one is being checked only the newest timeouts. */
+  /** Check a head as of `/api/ledger/head`; while one is being checked only the newest waits. */
   async take(head) {
     const isBusy = this.waiting !== null || this.isBusy;
     this.waiting = head;

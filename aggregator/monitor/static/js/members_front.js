@@ -21,6 +21,6 @@ export function showMembersFront(found, metric, format) {
 function inWords({ round, points, measured, members, samples, not_believed }) {
   const by = `${counted(members, "volunteer’s computer", "volunteers’ computers")} measured after round ${round}`;
   const on = `on ${counted(samples, "example")} that nobody trains on`;
-  const left = not_believed.length ? ` PeerDirectory contradicted ${not_believed.map(shortName).join(", ")}, whose answers do not count.` : "";
+  const left = not_believed.length ? ` Others contradicted ${not_believed.map(shortName).join(", ")}, whose answers do not count.` : "";
   return `${counted(points.length, "network")}, each with less loss than any that costs less, of ${measured} that ${by}, ${on}.${left}`;
 }

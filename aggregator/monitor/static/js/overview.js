@@ -10,7 +10,7 @@ const LEVELS = { alarm: "Alarm:", warning: "Warning:" };
 const STAGES = {
   idle: "opens with the first hand-in",
   open: "is open",
-  waiting: "timeouts for the last bytes",
+  waiting: "waits for the last bytes",
   closed: "is being averaged",
 };
 

@@ -69,7 +69,7 @@ export class SwarmPicture {
   raft(found, raft, dot, isNamed) {
     const parts = [s("circle", { class: "raft", cx: raft.x, cy: raft.y, r: raft.radius })];
     raft.members.forEach((at, place) => {
-      const [away, angle] = own_operator(place, raft.members.length);
+      const [away, angle] = placeAround(place, raft.members.length);
       const [x, y] = [raft.x + dot * away * Math.cos(angle), raft.y + dot * away * Math.sin(angle)];
       const title = s("title");
       const circle = s("circle", { cx: x.toFixed(1), cy: y.toFixed(1), "data-peer": found.peer[at] }, title);
@@ -120,7 +120,7 @@ function raftsOf(found) {
 }
 
 /** Return where a member sits: how far from the middle, in radii of a dot, and at what angle. Few sit in a circle, many like seeds. */
-function own_operator(place, count) {
+function placeAround(place, count) {
   if (count === 1) return [0, 0];
   if (count <= 6) return [count === 2 ? 1.6 : 2.1 + 0.2 * (count - 3), (2 * Math.PI * place) / count + (count === 2 ? 0 : Math.PI / -2)];
   return [2.5 * Math.sqrt(place + 0.5), place * GOLDEN_ANGLE];

@@ -146,7 +146,7 @@ export class YourWork {
 
 /** Return what audits found of a computer, and what of its credit is paid. */
 function inTrust({ is_proven, is_guilty, found_good, paid, pending, all_paid_with, faults }) {
-  const peer_row = is_guilty
+  const reputation = is_guilty
     ? "Its work was found false: what it hands in is not paid any more"
     : is_proven
       ? "Proven"
@@ -154,5 +154,5 @@ function inTrust({ is_proven, is_guilty, found_good, paid, pending, all_paid_wit
   const when = all_paid_with === null ? "the settlement at the end" : `round ${count(all_paid_with)}`;
   const rest = pending ? `, ${compact(pending)} pending: all of it paid with ${when}, if nothing more is found` : "";
   const why = faults.map((one) => `${FAULTS[one.reason] ?? one.reason}, round ${one.round}`).join("; ");
-  return `${peer_row}. ${counted(found_good, "contribution")} found good${faults.length ? " since then" : ""}. Credit: ${compact(paid)} paid${rest}.${why ? ` Found out: ${why}.` : ""}`;
+  return `${reputation}. ${counted(found_good, "contribution")} found good${faults.length ? " since then" : ""}. Credit: ${compact(paid)} paid${rest}.${why ? ` Found out: ${why}.` : ""}`;
 }
