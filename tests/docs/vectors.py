@@ -2,7 +2,8 @@
 
 Nothing in them is random: made again, they are the same. Bytes are in hexadecimal. ``records.json`` has a record of each kind,
 ``ledgers.json`` ten logs that hold and what they add up to, ``invalid.json`` a hundred that are refused, each with the rule of
-docs/protocol.md that its last entry breaks, ``verdicts.json`` which contributions are drawn, what verdicts come to, and what is paid.
+docs/protocol.md that its last entry breaks, ``examples.json`` the small ones of ``tests.docs.examples``, ``verdicts.json``
+which contributions are drawn, what verdicts come to, and what is paid.
 """
 
 import json
@@ -39,6 +40,7 @@ from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.table import Weighed
 from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
+from tests.docs.examples import examples
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log
@@ -249,6 +251,7 @@ def made() -> dict[str, Any]:
     """Return the files' content by name."""
     logs = {name: make() for name, make in MADE.items()}
     return {
+        "examples": examples(),
         "records": records(logs),
         "ledgers": ledgers(logs),
         "invalid": refused(),
