@@ -35,19 +35,17 @@ def main() -> None:
 @click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
 @DATA_ROOT
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_CPU_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
-@click.option("--gateway", metavar="HOST:PORT", help="Lease microbatches to light contributors here, by HTTP.")
+@click.option("--gateway", metavar="HOST:PORT", help="HOST:PORT to lease microbatches to light contributors at, by HTTP.")
 @click.option(
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
-@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
+@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key, PEM.")
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: what the run file says]")
-@click.option("--no-monitor", is_flag=True, help="Without it.")
+@click.option("--no-monitor", is_flag=True, help="Start no monitor.")
+@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer, by which others find a log that has moved.")
+@click.option("--first-state", type=FILE, metavar="FILE", help="Snapshot whose weights a new run begins with.")
 @click.option(
-    "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run, by which the others find a log that has moved."
-)
-@click.option("--first-state", type=FILE, metavar="FILE", help="Begin a new run with the weights of this snapshot.")
-@click.option(
-    "--newest", "is_newest", is_flag=True, help="You know that this folder, a copy or a backup, has all that the run's log ever signed."
+    "--newest", "is_newest", is_flag=True, help="This folder has all that the run's log ever signed, as you know; it is a copy or a backup."
 )
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")

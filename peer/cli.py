@@ -70,7 +70,7 @@ def main() -> None:
 @click.option(
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
-@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
+@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key, PEM.")
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option(
     "--light", is_flag=True, default=None, help="Lease single microbatches from a --gateway: no data, no open port, little memory."
@@ -135,8 +135,8 @@ def dashboard_command(**options: Any) -> None:
 @INITIAL_PEERS
 @RUN
 @click.option("--listen", multiple=True, metavar="MADDR", help="Address to listen on.  [default: /ip4/0.0.0.0/tcp/0]")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to write them.")
-@click.option("--verbose", is_flag=True, help="Log why somebody's table is missing.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Folder to write them to.")
+@click.option("--verbose", is_flag=True, help="Log why a table is missing.")
 def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that a run's members hand out. One file a device, for manta-search find --latency-table."""
     set_up_logging(FORMATS[0], verbose=verbose)

@@ -79,70 +79,71 @@ class PeerConfig(Limits):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 
     dir: Path = Field(
-        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, signed work"
+        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer",
+        description="folder of identity, settings and signed work",
     )
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
-    run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
-    invitation: str | None = Field(default=None, description="where a run takes invited peers only: the invitation's file, or its text")
+    run: str | None = Field(default=None, description="the run's id, 64 hex digits; any other run is refused")
+    invitation: str | None = Field(default=None, description="your invitation's file or text, where a run takes invited peers only")
     payout: str | None = Field(
-        default=None, description="the account: the name of the key (12D3Koo...) that the credit adds up to; default: this peer's own"
+        default=None, description="name of the key (12D3Koo...) that the credit adds up to; default: this peer's own"
     )
     cohort: str | None = Field(
         default=None,
-        description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
+        description="peers of one name and token average before they hand in; default: those of this host and user",
     )
     alone: bool = Field(default=False, description="hand in alone, whoever else is near")
     size: int | None = Field(
-        default=None, ge=1, le=NUM_SIZES, description="model-parallel: up to which size networks are trained here; default: as measured"
+        default=None, ge=1, le=NUM_SIZES, description="model-parallel: largest size of networks that train here; default: as measured"
     )
     listen: tuple[str, ...] = Field(
-        default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on, port 0 is a free one; none: only dial out"
+        default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on; port 0 is a free one; none: only dial out"
     )
-    gpus: str = Field(default="all", description="all, none, or the indices of those to use, as 0 or 0,2")
+    gpus: str = Field(default="all", description="all, none, or GPUs by index, as 0 or 0,2")
     workers: int | None = Field(
         default=None, ge=1, le=256, description="processes that share the CPU's threads; default: none, the peer's own"
     )
     cuda_graphs: bool = Field(default=False, description="GPUs record microbatches and replay them; nobody has run that on a GPU yet")
-    light: bool = Field(default=False, description="lease single microbatches from a gateway: no data set, no open port, little memory")
+    light: bool = Field(default=False, description="lease single microbatches from a gateway; no data set, no open port, little memory")
     gateway: tuple[str, ...] = Field(
         default=(), description="HOST:PORT to lease microbatches to light contributors at; with light the URLs of gateways"
     )
     gateway_cert: Path | None = Field(
         default=None, description="PEM file of the gateway's certificate; without one a proxy does TLS, or nobody"
     )
-    gateway_key: Path | None = Field(default=None, description="PEM file of its key")
+    gateway_key: Path | None = Field(default=None, description="PEM file of the certificate's key")
     lease_only: bool = Field(
-        default=False, description="a gateway: of its own one microbatch a local step, and only for what came back of leases"
+        default=False, description="a gateway: train one microbatch a local step here, only for what came back of leases"
     )
     audit_only: bool = Field(
-        default=False, description="train nothing: compute contributions of others again, with all that the limits allow"
+        default=False, description="train nothing; compute others' contributions again, with all that the limits allow"
     )
-    data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
+    data_root: Path | None = Field(default=None, description="folder of data sets that come with no library")
     data_limit: int | None = Field(
         default=20_000_000_000,
         ge=1,
-        description="disk that the data set may take where its shards come from other peers, as 20GB; none: as much as there is",
+        description="disk for a data set whose shards come from other peers, as 20GB; none: as much as there is",
     )
     private_data: Path | None = Field(
-        default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
+        default=None, description="folder of your own labelled images, for runs with private data; they stay there"
     )
     private_noise: float | None = Field(
-        default=None, gt=0, le=1e6, description="private data: noise on what is handed in, its deviation as a multiple of private_clip"
+        default=None, gt=0, le=1e6, description="private data: deviation of the noise on what is handed in, as a multiple of private_clip"
     )
-    private_clip: float | None = Field(default=None, gt=0, le=1e30, description="private data: the norm that it is clipped to before")
+    private_clip: float | None = Field(default=None, gt=0, le=1e30, description="private data: the norm to which it is clipped before")
     private_epsilon: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="private data with noise: leave before more than so much was given away"
+        default=None, gt=0, allow_inf_nan=False, description="private data with noise: leave before more than this epsilon is given away"
     )
-    private_delta: float = Field(default=1e-5, gt=0, lt=1, description="the probability that what epsilon promises does not hold")
+    private_delta: float = Field(default=1e-5, gt=0, lt=1, description="probability that what epsilon promises does not hold")
     tell_accuracy: bool | None = Field(
         default=None,
-        description="private data: tell the operator how good the model is on held-out images of one's own; default: yes, with noise no",
+        description="private data: tell the operator the model's accuracy on your held-out images; default: yes, with noise no",
     )
     view: Literal["left", "right"] | None = Field(
         default=None,
-        description="stereo: this computer has the pairs' left views and disparities, or the right views; a cohort peer the others",
+        description="stereo: this computer has only the left views and disparities, or only the right views; a cohort peer has the others",
     )
-    latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
+    latency_table: Path | None = Field(default=None, description="file of this device's latencies, for whoever asks")
 
     @field_validator("data_limit", mode="before")
     @classmethod

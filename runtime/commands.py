@@ -15,6 +15,16 @@ import click
 from manta_swarm.protocol.errors import FoundGuilty, MantaError, NothingProven, OtherHistory, UserError
 
 _CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4), (NothingProven, 5))
+EXIT_CODES = {
+    0: "The command did what was asked.",
+    1: "It failed, through no fault of what was typed; or what it checked does not hold.",
+    2: "What was typed, an address or a file cannot work; the line says what to do.",
+    3: "A log lacks, or contradicts, what its key signed for.",
+    4: "Audits found that this peer's work is not what it claimed.",
+    5: "The file is whole, and proves nothing against anybody.",
+    130: "Ctrl-C (SIGINT) ended it.",
+    143: "SIGTERM ended it, where nothing else is said below.",
+}
 _OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")
 _OF_DATA = ("torchvision", "sklearn", "scipy", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
 
@@ -70,8 +80,7 @@ def ending_at_ctrl_c() -> Iterator[None]:
 def ending_in_a_line(program: str) -> Iterator[None]:
     """Say what went wrong, and exit.
 
-    The codes: 130 Ctrl-C, 2 the person's, 3 a log that is not as it was signed, 4 found guilty, 5 what was kept as a proof shows nobody's
-    fault, 1 all else.
+    ``EXIT_CODES`` has what each code means.
     """
     try:
         yield

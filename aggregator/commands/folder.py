@@ -22,7 +22,7 @@ HANDED_OVER = "the run is handed to another operator"
 
 @click.command()
 @DIRECTORY
-@click.option("--json", "as_json", is_flag=True, help="All of it, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def status(directory: Path, as_json: bool) -> None:
     """Say where a run stands, and whether its aggregator is at work."""
     with clear_errors():
@@ -85,7 +85,7 @@ def _role(one: "AmongOperators") -> str:
 @click.command()
 @DIRECTORY
 @_reason
-@click.option("--for-good", is_flag=True, help="The run will not go on: what has an inclusion promise is committed first, and peers leave.")
+@click.option("--for-good", is_flag=True, help="End the run: what has an inclusion promise is committed first; then peers leave.")
 def stop(directory: Path, reason: str, for_good: bool) -> None:
     """Stop the aggregator at work on a folder, and tell peers why. They wait for it, or with --for-good they leave."""
     with clear_errors():
@@ -119,7 +119,7 @@ def snapshot(out: Path, directory: Path) -> None:
 @click.command()
 @click.argument("to", type=FOLDER)
 @DIRECTORY
-@click.option("--with-key", is_flag=True, help="Put the operator's key in too: who has the backup can then sign for you.")
+@click.option("--with-key", is_flag=True, help="Add the operator's key: who has the backup can then sign for you.")
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, and check the copy. The run may be at work."""
     with clear_errors():
@@ -138,7 +138,7 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 @click.command()
 @click.argument("source", metavar="FROM", type=FOLDER)
 @DIRECTORY
-@click.option("--key", type=FILE, metavar="FILE", help="The operator's key, where it is not in it.")
+@click.option("--key", type=FILE, metavar="FILE", help="The operator's key, where the backup lacks it.")
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
@@ -156,9 +156,7 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 @click.command()
 @click.argument("source", metavar="FROM")
 @DIRECTORY
-@click.option(
-    "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run: states that the folder lacks come from peers."
-)
+@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer that gives states which the folder lacks.")
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
     """Put back what an older copy of a run's folder lacks. It is in FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():

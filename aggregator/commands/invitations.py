@@ -14,7 +14,7 @@ from manta_swarm.protocol.errors import UserError
 @click.option("--until-round", type=click.IntRange(1), metavar="R", help="They come in before this round is over.  [default: the last]")
 @click.option("--guest", is_flag=True, help="They look on and search, and train nothing.")
 @click.option("--proven", is_flag=True, help="In an audited run: they count as proven from the start.")
-@click.option("--out", type=FILE, metavar="FILE", help="Write it to this new file, for nobody else to read.  [default: print it]")
+@click.option("--out", type=FILE, metavar="FILE", help="New file for it, which nobody else can read.  [default: print it]")
 def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
     """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""
     with clear_errors():
@@ -35,8 +35,8 @@ def invite(directory: Path, keys: int, until_round: int | None, guest: bool, pro
 
 @click.command()
 @DIRECTORY
-@click.option("--peer", metavar="PEER", help="This peer, 12D3Koo...: it is out at once, for good; what it earned stays.")
-@click.option("--invitation", "told", metavar="FILE|TEXT", help="This invitation: it lets nobody in any more; who came in by it stays.")
+@click.option("--peer", metavar="PEER", help="Peer, 12D3Koo..., that is out at once, for good; what it earned stays.")
+@click.option("--invitation", "told", metavar="FILE|TEXT", help="Invitation that lets nobody in any more; who came in by it stays.")
 def revoke(directory: Path, peer: str | None, told: str | None) -> None:
     """Take back a peer's admission, or an invitation. The run may be at work. It stands in the log."""
     with clear_errors():

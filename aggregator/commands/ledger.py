@@ -28,9 +28,9 @@ def ledger() -> None:
     metavar="DIR",
     help="The run's files. With --from: where to keep what is fetched.  [default: in your cache]",
 )
-@click.option("--from", "url", metavar="URL", help="Check the log that a server shows, as https://HOST/tlog/, from outside.")
-@click.option("--run", "run_id", metavar="ID", help="With --from: the run that it has to be of, its id or 16 digits of it or more.")
-@click.option("--key", "keys", multiple=True, metavar="KEY", help="With --from: an operator that it has to be of, as 12D3Koo...")
+@click.option("--from", "url", metavar="URL", help="Check the log of a server, as https://HOST/tlog/, from outside.")
+@click.option("--run", "run_id", metavar="ID", help="With --from: the run's id, or at least 16 digits of it.")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="With --from: an operator's key, 12D3Koo...")
 def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tuple[str, ...]) -> None:
     """Check every signature, the tree, the heads and the credits. Prints the root.
 
@@ -201,7 +201,7 @@ def replay(directory: Path, verbose: bool) -> None:
 
 @ledger.command("check-proof")
 @click.argument("proof", type=FILE)
-@click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
+@click.option("--run", "run_id", metavar="ID", help="The run's id, which it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
     """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or signed two histories. Needs nothing but the file.
 
@@ -220,8 +220,8 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 
 @ledger.command()
 @DIRECTORY
-@click.option("--peer", metavar="NAME", help="Of contributions with a claim of this peer only: 12D3Koo....")
-@click.option("--all", "all_of_them", is_flag=True, help="Those that all is good, too.")
+@click.option("--peer", metavar="NAME", help="Only contributions with a claim of this peer, 12D3Koo...")
+@click.option("--all", "all_of_them", is_flag=True, help="Show verdicts that all is good, too.")
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
@@ -251,8 +251,8 @@ def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
 
 @click.command(name="credits")
 @DIRECTORY
-@click.option("--csv", "is_csv", is_flag=True, help="As a table, for a spreadsheet.")
-@click.option("--json", "is_json", is_flag=True, help="As JSON: each pending round, and what was found out.")
+@click.option("--csv", "is_csv", is_flag=True, help="Print a table for a spreadsheet.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON: each pending round, and what was found out.")
 def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
     """Verify the log of a folder, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
     run may be at work."""

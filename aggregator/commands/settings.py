@@ -15,13 +15,13 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 @click.command()
 @RUN_FILE
-@click.option("--task", type=click.Choice(TASKS), help="With the settings that suit this task.  [default: classification]")
-@click.option("--dense", is_flag=True, default=None, help="One step a round and every value exchanged, for few peers with fast links.")
+@click.option("--task", type=click.Choice(TASKS), help="Task that the settings suit.  [default: classification]")
+@click.option("--dense", is_flag=True, default=None, help="Exchange every value, one step a round: for few peers with fast links.")
 @click.option("--name", metavar="NAME", help="Shown to volunteers.  [default: the data set's]")
-@click.option("--dataset", metavar="NAME", help="What is trained on; see manta-search data.  [default: what is usual for the task]")
-@click.option("--supernet", metavar="NAME", help="The weights that all subnets share.  [default: the small one of the task]")
-@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Exchanges of the whole swarm.  [default: what is usual for the task]")
-@click.option("--private", is_flag=True, default=None, help="Each peer trains on images of its own, which stay where they are.")
+@click.option("--dataset", metavar="NAME", help="Data set; see manta-search data.  [default: the task's usual one]")
+@click.option("--supernet", metavar="NAME", help="Weights that all subnets share.  [default: the task's small ones]")
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Exchanges of the whole swarm.  [default: the task's usual number]")
+@click.option("--private", is_flag=True, default=None, help="Each peer trains on images of its own, which stay there.")
 def init(run_file: Path, **options: Any) -> None:
     """Write a run file with every setting and what it means. For little traffic: several local steps a round, and the largest values.
 
@@ -85,10 +85,19 @@ def _settings(given: dict[str, Any]) -> Any:
 @RUN_FILE
 @DATA_ROOT
 @click.option(
-    "--samples-per-s", type=click.FloatRange(0.01), default=50.0, show_default=True, metavar="RATE", help="That a peer trains; a guess."
+    "--samples-per-s",
+    type=click.FloatRange(0.01),
+    default=50.0,
+    show_default=True,
+    metavar="RATE",
+    help="Samples a second that a peer trains; a guess.",
 )
 @click.option(
-    "--peers", type=click.IntRange(1, 1_000_000), multiple=True, metavar="N", help="For so many; may be repeated.  [default: 10, 100, 1000]"
+    "--peers",
+    type=click.IntRange(1, 1_000_000),
+    multiple=True,
+    metavar="N",
+    help="Number of peers; may be repeated.  [default: 10, 100, 1000]",
 )
 def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: tuple[int, ...]) -> None:
     """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""

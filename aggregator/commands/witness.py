@@ -23,12 +23,12 @@ _RUN = re.compile(r"[0-9a-f]{64}")
     multiple=True,
     required=True,
     metavar="MADDR",
-    help="Address of the run's aggregator, or of a peer; may be repeated.",
+    help="Address of the aggregator or a peer; may be repeated.",
 )
-@click.option("--dir", "directory", required=True, type=FOLDER, metavar="DIR", help="Its memory and key.")
-@click.option("--run", metavar="ID", help="The run's id: be a witness of no other.")
+@click.option("--dir", "directory", required=True, type=FOLDER, metavar="DIR", help="Folder of its memory and key.")
+@click.option("--run", metavar="ID", help="The run's id: any other is refused.")
 @click.option("--listen", metavar="HOST:PORT", help="Answer C2SP's add-checkpoint here, by HTTP.  [default: only dial out]")
-@click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log too: what a run that lost its newest ones goes on from.")
+@click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log: a run that lost its newest ones goes on from there.")
 @click.option("--verbose", is_flag=True, help="Log why the log is not heard.")
 def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, keep_entries: bool, verbose: bool) -> None:
     """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""

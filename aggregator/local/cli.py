@@ -38,28 +38,38 @@ def main() -> None:
     "--cohorts",
     type=_PEERS,
     metavar="N",
-    help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]",
+    help="Cohorts to spread them over.  [default: 2; with --private, and for no cohorts, as many as peers]",
 )
-@click.option("--affinity", is_flag=True, help="No cohorts of mine: peers that find that they are near make them.")
+@click.option("--affinity", is_flag=True, help="Let peers that are near form cohorts by themselves.")
 @click.option(
-    "--workers", type=_WORKERS, metavar="N", help="Processes of a peer, on CPU alone, that share its threads.  [default: none, its own]"
+    "--workers", type=_WORKERS, metavar="N", help="Processes that share a peer's threads; on the CPU alone.  [default: none but its own]"
 )
-@click.option("--rounds", type=_ROUNDS, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
+@click.option("--rounds", type=_ROUNDS, metavar="N", help="Rounds to train.  [default: enough for a good result]")
 @click.option("--local-steps", type=_STEPS, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
-@click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")
+@click.option("--codec", default="int16", show_default=True, metavar="NAME", help="Codec of exchanges: int16, int8 or topk-KEPT-BITS.")
 @click.option("--task", type=click.Choice(TASKS), help="What is learnt.  [default: that of --data, else classification]")
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default=ALGORITHMS[0], show_default=True, help="Who trains what.")
-@click.option("--schedule", type=click.Choice(SCHEDULES), default=SCHEDULES[0], show_default=True, help="How the sizes are trained.")
-@click.option("--data", metavar="NAME", help="What to train on; see: manta-search data.  [default: digits, or layers for stereo]")
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS), default=ALGORITHMS[0], show_default=True, help="What a cohort trains in a round."
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    default=SCHEDULES[0],
+    show_default=True,
+    help="How the sizes are trained; shrinking is experimental.",
+)
+@click.option("--data", metavar="NAME", help="Data set; see manta-search data.  [default: digits, or layers for stereo]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
 @click.option(
     "--private",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Each folder in DIR is a peer's own data, which stay with it; --data is the aggregator's, to measure by.",
+    help="Folder with each peer's own data in a folder; --data is the aggregator's, to measure by.",
 )
-@click.option("--supernet", metavar="NAME", help="Which family of supernets, fitted to the data.  [default: the task's tiny one]")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="New or empty.  [default: a temporary one, kept]")
+@click.option("--supernet", metavar="NAME", help="Family of supernets.  [default: the task's tiny one]")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="Folder, new or empty.  [default: a temporary one, kept]"
+)
 @click.option("--seed", type=_SEEDS, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")
 @click.option(
     "--min-largest",
@@ -77,10 +87,10 @@ def main() -> None:
     "--max-epe",
     type=float,
     metavar="PIXELS",
-    help="Stereo: fail if the largest or the smallest subnet errs more.  [default: a constant's error; none with --rounds]",
+    help="Stereo: fail if the largest or smallest subnet errs more.  [default: a constant's error; none with --rounds]",
 )
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: 127.0.0.1:8787, or a free port]")
-@click.option("--no-monitor", is_flag=True, help="Without it.")
+@click.option("--no-monitor", is_flag=True, help="Start no monitor.")
 def up(**options: Any) -> None:
     """Start an aggregator and peers, train a run to its end, report. What came of it is checked. Ctrl-C stops all of it."""
     with ending_in_a_line("manta-swarm"):

@@ -1,6 +1,7 @@
 """``/metrics``: what is seen, as Prometheus' metrics; docs/grafana-dashboard.json asks for these names."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Histogram, Metric
@@ -19,10 +20,60 @@ from manta_swarm.protocol.verdicts import Outcome
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")
 
+_DURATIONS = "manta_round_duration_seconds"
 _MAX_WITNESSES = 64
 _ROUND_BUCKETS_S = (1, 2.5, 5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 3600)
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a metric says, and the names of its labels."""
+
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS = {
+    "manta_info": Described("1; the labels say what the run is.", ("run", "name", "task", "supernet", "program")),
+    "manta_round": Described("The newest committed round."),
+    "manta_rounds_planned": Described("Rounds of the whole run."),
+    "manta_finished": Described("1 once the last round is committed."),
+    "manta_ledger_entries": Described("Entries under the newest signed tree head."),
+    "manta_samples_counted_total": Described("Samples of all tables, as claimed."),
+    "manta_credit_paid_total": Described("Credit units that were paid."),
+    "manta_round_samples": Described("Samples of the newest table, as claimed."),
+    "manta_round_contributions": Described("Contributions of the newest table."),
+    "manta_round_claims": Described("Claims of the newest table."),
+    "manta_round_duration_seconds": Described("Histogram of the times from one commit to the next, each once it stays as it is."),
+    "manta_round_seconds": Described("Mean time of the newest 32 rounds that were timed."),
+    "manta_round_open_seconds": Described("Time for which the open round takes contributions."),
+    "manta_microbatch_seconds": Described("Median time of a microbatch, as the newest claims say."),
+    "manta_witness_entries": Described("Entries of the newest head that the witness cosigned.", ("witness",)),
+    "manta_witness_age_seconds": Described("Time since the witness cosigned, by its own clock.", ("witness",)),
+    "manta_keys": Described("Keys by what audits found.", ("reputation",)),
+    "manta_audits_drawn_total": Described("Contributions that were drawn to be audited."),
+    "manta_audits_undecided": Described("Drawn contributions of unpaid rounds that nothing is decided of."),
+    "manta_audits_unjudged_total": Described("Drawn contributions that were paid undecided."),
+    "manta_audits_in_doubt": Described("Undecided contributions that somebody spoke against."),
+    "manta_claims_audited": Described("Audited claims by what came of them.", ("outcome",)),
+    "manta_audited_samples_total": Described("Samples of drawn contributions, as claimed."),
+    "manta_credit_pending": Described("Credit units of unpaid rounds."),
+    "manta_settled": Described("1 once all that the run pays is paid."),
+    "manta_peers": Described("Peers by state.", ("state",)),
+    "manta_quality": Described("Accuracy (0 to 1), or in stereo EPE in pixels, of the newest evaluation; random: the mean.", ("subnet",)),
+    "manta_held_out_loss": Described("Mean cross-entropy of the newest evaluation, in nats.", ("subnet",)),
+    "manta_evaluated_round": Described("The round of the newest evaluation."),
+    "manta_traffic_bytes_total": Described("Bytes that the aggregator's node moved since its start.", ("direction",)),
+    "manta_calls_total": Described("Calls that the aggregator answered since its start.", ("method",)),
+    "manta_refused_total": Described("What the log refused since the aggregator's start.", ("reason",)),
+    "manta_aggregator_silent_seconds": Described("Time since the aggregator wrote its status."),
+    "manta_alarms": Described("Alarms that are on.", ("kind",)),
+    "manta_monitor_streams": Described("Open event streams."),
+    "manta_monitor_streams_refused_total": Described("Event streams that were refused because all were taken."),
+    "manta_monitor_start_time_seconds": Described("Start of the monitor, in seconds since 1970."),
+}
 
 
 class RunMetrics(Collector):
@@ -32,8 +83,8 @@ class RunMetrics(Collector):
         """Make them of what these know; ``registry`` has nothing else."""
         self._sight, self._present, self._streams = sight, present, streams
         self._durations = Histogram(
-            "manta_round_duration_seconds",
-            "Times of rounds, from one commit to the next: of all that somebody timed.",
+            _DURATIONS,
+            METRICS[_DURATIONS].help,
             buckets=_ROUND_BUCKETS_S,
             registry=None,
         )
@@ -81,19 +132,19 @@ def _of_log(sight: Sight) -> list[Metric]:
     }
     recent_ms = rounds.recent_ms()
     return [
-        _one("manta_info", "What the run is.", 1, about),
-        _one("manta_round", "The newest committed round.", view.round),
-        _one("manta_rounds_planned", "Rounds of the whole run.", manifest.num_rounds),
-        _one("manta_finished", "1 once the last round is committed.", int(view.is_finished)),
-        _one("manta_ledger_entries", "Entries under the newest signed tree head.", sight.size),
-        _one("manta_samples_counted_total", "Samples of all tables, as claimed.", rounds.counted_total),
-        _one("manta_credit_paid_total", "Credit units that were paid.", view.pool_paid),
-        _one("manta_round_samples", "Samples of the newest table, as claimed.", row.counted if row else None),
-        _one("manta_round_contributions", "Contributions of the newest table.", row.contributions if row else None),
-        _one("manta_round_claims", "Claims of the newest table.", row.claims if row else None),
-        _one("manta_round_seconds", "Mean time of the newest 32 rounds.", recent_ms / 1000 if recent_ms is not None else None),
-        _one("manta_round_open_seconds", "How long the open round is open.", row.open_ms / 1000 if row else None),
-        _one("manta_microbatch_seconds", "Median of what claims say a microbatch took.", row.microbatch_ms / 1000 if row else None),
+        _one("manta_info", 1, about),
+        _one("manta_round", view.round),
+        _one("manta_rounds_planned", manifest.num_rounds),
+        _one("manta_finished", int(view.is_finished)),
+        _one("manta_ledger_entries", sight.size),
+        _one("manta_samples_counted_total", rounds.counted_total),
+        _one("manta_credit_paid_total", view.pool_paid),
+        _one("manta_round_samples", row.counted if row else None),
+        _one("manta_round_contributions", row.contributions if row else None),
+        _one("manta_round_claims", row.claims if row else None),
+        _one("manta_round_seconds", recent_ms / 1000 if recent_ms is not None else None),
+        _one("manta_round_open_seconds", row.open_ms / 1000 if row else None),
+        _one("manta_microbatch_seconds", row.microbatch_ms / 1000 if row else None),
     ]
 
 
@@ -102,8 +153,8 @@ def _of_trust(sight: Sight, now: int) -> list[Metric]:
     witnesses = [({"witness": peer_name(one.cosignature.key)}, one) for one in sight.witnessed[:_MAX_WITNESSES]]
     ages = [(labels, max(0.0, now / 1000 - one.cosignature.time_s)) for labels, one in witnesses]
     metrics = [
-        _metric("manta_witness_entries", "Entries of the newest head that a witness cosigned.", _sizes(witnesses)),
-        _metric("manta_witness_age_seconds", "Since a witness last cosigned, by its own clock.", ages),
+        _metric("manta_witness_entries", _sizes(witnesses)),
+        _metric("manta_witness_age_seconds", ages),
     ]
     if not sight.manifest.is_audited:
         return metrics
@@ -115,15 +166,15 @@ def _of_trust(sight: Sight, now: int) -> list[Metric]:
     claims = [({"outcome": outcome.name.lower()}, float(counts.get(outcome, 0))) for outcome in Outcome]
     return [
         *metrics,
-        _metric("manta_keys", "Keys by trust.", [(labels, float(count)) for labels, count in keys]),
-        _one("manta_audits_drawn_total", "Contributions that were drawn to be audited.", audits.drawn),
-        _one("manta_audits_undecided", "Of these, contributions of rounds not paid yet that nothing is decided of.", audits.num_undecided),
-        _one("manta_audits_unjudged_total", "Contributions that were drawn and not decided before they were paid.", audits.unjudged),
-        _one("manta_audits_in_doubt", "Contributions that somebody spoke against, undecided.", len(audits.in_doubt)),
-        _metric("manta_claims_audited", "Claims that audits came to something of.", claims),
-        _one("manta_audited_samples_total", "Samples of contributions that were drawn, as claimed.", audits.drawn_samples),
-        _one("manta_credit_pending", "Credit units of rounds that are not paid yet.", credits_.pending),
-        _one("manta_settled", "1 once all that the run pays is paid.", int(sight.view.is_settled)),
+        _metric("manta_keys", [(labels, float(count)) for labels, count in keys]),
+        _one("manta_audits_drawn_total", audits.drawn),
+        _one("manta_audits_undecided", audits.num_undecided),
+        _one("manta_audits_unjudged_total", audits.unjudged),
+        _one("manta_audits_in_doubt", len(audits.in_doubt)),
+        _metric("manta_claims_audited", claims),
+        _one("manta_audited_samples_total", audits.drawn_samples),
+        _one("manta_credit_pending", credits_.pending),
+        _one("manta_settled", int(sight.view.is_settled)),
     ]
 
 
@@ -134,7 +185,7 @@ def _sizes(witnesses: Iterable[tuple[Labels, Witnessed]]) -> Samples:
 def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
     status, there = sight.status, present.people(now)
     states = [({"state": state}, float(there.count(state))) for state in STATES]
-    metrics = [_metric("manta_peers", "Peers by where they stand.", states)]
+    metrics = [_metric("manta_peers", states)]
     newest = sight.evaluations.newest
     if newest is not None:
         points = [(point.kind, point) for kind in ("largest", "smallest") for point in newest.of_kind(kind)[:1]]
@@ -143,11 +194,10 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
         if random:
             quality.append(({"subnet": "random"}, sum(point.quality for point in random) / len(random)))
         losses = [({"subnet": kind}, point.loss) for kind, point in points if point.loss is not None]
-        what = "EPE in pixels" if sight.manifest.task == "stereo" else "accuracy, 0 to 1"
         metrics += [
-            _metric("manta_quality", f"Of the newest evaluation on held-out data: {what}; random: the mean.", quality),
-            _metric("manta_held_out_loss", "Of the same, mean cross-entropy in nats.", losses),
-            _one("manta_evaluated_round", "The round that was evaluated last.", newest.round),
+            _metric("manta_quality", quality),
+            _metric("manta_held_out_loss", losses),
+            _one("manta_evaluated_round", newest.round),
         ]
     if status is None:
         return metrics
@@ -158,30 +208,37 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
     age_s = max(0, now - status.written_at) / 1000
     return [
         *metrics,
-        _metric("manta_traffic_bytes_total", "What the aggregator's node received and sent since its start.", both),
-        _metric("manta_calls_total", "Calls that the aggregator answered since its start.", calls),
-        _metric("manta_refused_total", "What the log did not take since the aggregator's start.", refused),
-        _one("manta_aggregator_silent_seconds", "Since the aggregator said something.", age_s),
+        _metric("manta_traffic_bytes_total", both),
+        _metric("manta_calls_total", calls),
+        _metric("manta_refused_total", refused),
+        _one("manta_aggregator_silent_seconds", age_s),
     ]
 
 
 def _of_monitor(sight: Sight, streams: Streams) -> list[Metric]:
     on = [alarm.wrong.kind for alarm in sight.alarms.on]
     return [
-        _metric("manta_alarms", "What is wrong now.", [({"kind": kind}, float(on.count(kind))) for kind in KINDS]),
-        _one("manta_monitor_streams", "Open event streams.", len(streams)),
-        _one("manta_monitor_streams_refused_total", "Event streams that found no place.", streams.refused),
-        _one("manta_monitor_start_time_seconds", "When the monitor started, since 1970.", sight.started_at / 1000),
+        _metric("manta_alarms", [({"kind": kind}, float(on.count(kind))) for kind in KINDS]),
+        _one("manta_monitor_streams", len(streams)),
+        _one("manta_monitor_streams_refused_total", streams.refused),
+        _one("manta_monitor_start_time_seconds", sight.started_at / 1000),
     ]
 
 
-def _one(name: str, help_: str, value: float | None, labels: Labels | None = None) -> Metric:
-    return _metric(name, help_, [] if value is None else [(labels or {}, value)])
+def _one(name: str, value: float | None, labels: Labels | None = None) -> Metric:
+    return _metric(name, [] if value is None else [(labels or {}, value)])
 
 
-def _metric(name: str, help_: str, samples: Samples) -> Metric:
-    """Return a counter where the name ends with ``_total``, else a gauge."""
-    metric = Metric(name.removesuffix("_total"), help_, "counter" if name.endswith("_total") else "gauge")
+def kind_of(name: str) -> str:
+    """Return the type of a metric: a counter's name ends with ``_total``; one is a histogram; all others are gauges."""
+    if name == _DURATIONS:
+        return "histogram"
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def _metric(name: str, samples: Samples) -> Metric:
+    """Return one of ``METRICS``."""
+    metric = Metric(name.removesuffix("_total"), METRICS[name].help, kind_of(name))
     for labels, value in samples:
         metric.add_sample(name, dict(labels), value)
     return metric

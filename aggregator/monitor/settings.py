@@ -12,18 +12,14 @@ DIRECTORY = "monitor"  # in the run's: what the monitor's processes write
 class MonitorSection(Section):
     """[monitor] (not part of the manifest: may change at any start)"""
 
-    address: str = Field(
-        default=DEFAULT_ADDRESS, description="where its web page is, HOST:PORT; on loopback only this computer sees it; empty: none"
-    )
+    address: str = Field(default=DEFAULT_ADDRESS, description="HOST:PORT of its page; on loopback only this computer sees it; empty: none")
     purpose: str = Field(
         default="", max_length=1000, description="what the run is for, shown on the page; empty: a sentence about the task"
     )
-    host_names: tuple[str, ...] = Field(
-        default=(), description="on loopback: names under which a reverse proxy passes requests on, as monitor.example.org"
-    )
-    streams: int = Field(default=500, ge=1, le=10_000, description="pages that are kept up to date at a time; further ones are told so")
+    host_names: tuple[str, ...] = Field(default=(), description="on loopback: names by which a reverse proxy asks, as monitor.example.org")
+    streams: int = Field(default=500, ge=1, le=10_000, description="pages kept up to date at a time; further ones are told so")
     evaluate_share: float = Field(
-        default=0.05, ge=0, le=1, description="of one core's time, to evaluate a few subnets while the run goes on; 0: none"
+        default=0.05, ge=0, le=1, description="share of one core's time for evaluating a few subnets during the run; 0: none"
     )
 
     @field_validator("address")

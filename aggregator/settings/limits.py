@@ -14,18 +14,18 @@ class LimitsSection(Section):
     calls_of_key: int = Field(
         default=CALLS_OF_KEY,
         ge=50,
-        description="calls a second that one peer may make, ten seconds' at once; handing in a contribution counts as 20",
+        description="calls a second that one peer may make; ten seconds' at once; handing in a contribution counts as 20",
     )
     calls_of_address: int = Field(
         default=CALLS_OF_ADDRESS,
         ge=50,
-        description="the same for all peers of one network address together, as behind one router; of IPv6 a /64; not for this computer",
+        description="the same for all peers of one network address; of IPv6 a /64; not for this computer",
     )
     address_percent: int = Field(
         default=75,
         ge=1,
         le=100,
-        description="of a round's places for contributions, what one network address has at most while others ask for the rest",
+        description="percent of a round's places that one network address has at most; more while others leave them",
     )
 
     def calls(self) -> CallLimits:

@@ -48,11 +48,12 @@ class RunSection(Section):
     )
     schedule: Literal["sandwich", "shrinking"] = Field(
         default="sandwich",
-        description="sandwich: all sizes at once; shrinking (experimental): first the full network, then smaller ones join",
+        description="sandwich: all sizes at once; shrinking (experimental): the full network first, then smaller ones join",
     )
     cohorts: Literal["consent", "affinity"] = Field(
         default="consent",
-        description="consent: who shares a token averages before handing in; affinity: whoever is near, for people who know each other",
+        description="consent: peers that share a token average before handing in; affinity: so do peers that are near, for people "
+        "who know each other",
     )
     data: Literal["shared", "private"] = Field(
         default="shared",
@@ -63,7 +64,7 @@ class RunSection(Section):
         default=_USUAL.num_rounds,
         ge=1,
         le=MAX_ROUND,
-        description="exchanges of the whole swarm until the run is finished; each has [exchange] local_steps updates",
+        description="exchanges until the run is finished; each has [exchange] local_steps updates",
     )
 
 
@@ -72,10 +73,10 @@ class AdmissionSection(Section):
 
     how: Literal["open", "invitation", "list"] = Field(
         default="open",
-        description="who may take part: open: everybody; invitation: whoever you invite (manta-aggregator invite); list: the peers below",
+        description="open: everybody may take part; invitation: whom you invite (manta-aggregator invite); list: the peers below",
     )
     peers: _Names = Field(
-        default=(), description="of a list: the peers' ids, 12D3Koo..., as manta-peer identity prints them; nobody comes in later"
+        default=(), description="ids (12D3Koo...) of the listed peers; manta-peer identity prints one, and nobody comes in later"
     )
 
     def rule(self) -> AdmissionRule:
@@ -98,20 +99,21 @@ class DataSection(Section):
     """[data]"""
 
     dataset: str = Field(
-        default=_USUAL.dataset, description="what is trained on, and with it the task; see manta-search data; digits needs no download"
+        default=_USUAL.dataset,
+        description="what is trained on; the task follows from it; manta-search data knows the names, and digits needs no download",
     )
     supernet: str = Field(
         default=_USUAL.supernet,
-        description="the weights that all subnets share: classifier-tiny, classifier-base, stereo-tiny or stereo-base; fitted to the data",
+        description="weights that all subnets share: classifier-tiny, classifier-base, stereo-tiny or stereo-base; fitted to the data",
     )
     classes: tuple[str, ...] = Field(
         default=(),
-        description="private data: the names of the classes' folders at the peers, in the order of the labels; [] for the data set's own",
+        description="private data: the peers' class folders, in the order of the labels; [] for the data set's own",
     )
 
     share_shards: bool = Field(
         default=False,
-        description="true: who joins gets the shards of a set shards-NAME from here and from other peers; its licence is yours to judge",
+        description="true: newcomers get a set shards-NAME from here and from other peers; its licence is yours to judge",
     )
 
     @field_validator("dataset")
@@ -134,18 +136,18 @@ class RoundSection(Section):
     """[round]"""
 
     target_batch: int = Field(
-        default=_USUAL.target_batch, ge=2, description="samples of the whole swarm that a round aims at: its length adapts by itself"
+        default=_USUAL.target_batch, ge=2, description="samples of the whole swarm that a round aims at; its length adapts by itself"
     )
     microbatch_samples: int = Field(
-        default=_USUAL.microbatch_samples, ge=2, le=65536, description="samples of one microbatch: one micro-batch through one architecture"
+        default=_USUAL.microbatch_samples, ge=2, le=65536, description="samples of one pass through one architecture"
     )
     weight_cap: int = Field(
-        default=_USUAL.target_batch // 2, ge=2, description="samples: nobody weighs more in a round's mean and rewards, however many it has"
+        default=_USUAL.target_batch // 2, ge=2, description="samples that one peer weighs at most in a round's mean and rewards"
     )
     max_claim_samples: int = Field(default=16 * _USUAL.target_batch, ge=2, description="a claim of more samples is refused")
-    first_open_s: float = Field(default=60, gt=0, description="how long the first round is open for contributions")
-    min_open_s: float = Field(default=2, gt=0, description="the least that a round is open")
-    max_open_s: float = Field(default=600, gt=0, description="the most")
+    first_open_s: float = Field(default=60, gt=0, description="seconds for which the first round takes contributions")
+    min_open_s: float = Field(default=2, gt=0, description="fewest seconds that a round is open")
+    max_open_s: float = Field(default=600, gt=0, description="most seconds that a round is open")
 
     def open_ms(self) -> tuple[int, int, int]:
         """Return how long the first round is open, the least and the most.
@@ -176,15 +178,16 @@ class ExchangeSection(Section):
     )
     codec: str = Field(
         default=_USUAL.codec,
-        description="how values travel: int16, int8, or topk-KEPT-BITS: of 4096 the KEPT largest (1 to 2048), in 2 to 8 bits each",
+        description="how values travel: int16, int8 or topk-KEPT-BITS; topk sends the KEPT largest (1 to 2048) of 4096, in 2 to 8 "
+        "bits each",
     )
     residual_percent: int = Field(
         default=_USUAL.residual_percent,
         ge=0,
         le=100,
-        description="of what topk left out so far that is added to the next contribution; without meaning for the others",
+        description="percent of what topk left out that the next contribution adds; other codecs leave nothing out",
     )
-    max_rows: int = Field(default=64, ge=1, le=MAX_ROWS, description="contributions that a round takes at most")
+    max_rows: int = Field(default=64, ge=1, le=MAX_ROWS, description="most contributions of a round")
     first_min_exponent: int = Field(
         default=-32,
         ge=LEAST_MIN_EXPONENT,
@@ -203,20 +206,21 @@ class OptimizerSection(Section):
     """[optimizer]"""
 
     name: Literal["adamw", "sgd"] = Field(default="adamw", description="the exact update, the same bits on every machine")
-    learning_rate: str = Field(default=_USUAL.optimizer.learning_rate, description="decimal text; the peak of a phase's one-cycle schedule")
-    beta1: str = Field(default=_USUAL.optimizer.beta1, description="decimal text; AdamW's first moment, SGD's momentum")
-    beta2: str = Field(default=_USUAL.optimizer.beta2, description="decimal text; AdamW's second moment")
-    epsilon: str = Field(default=_USUAL.optimizer.epsilon, description="decimal text")
-    weight_decay: str = Field(default=_USUAL.optimizer.weight_decay, description="decimal text")
+    learning_rate: str = Field(default=_USUAL.optimizer.learning_rate, description="peak of a phase's one-cycle schedule; decimal text")
+    beta1: str = Field(default=_USUAL.optimizer.beta1, description="AdamW's first moment, or SGD's momentum; decimal text")
+    beta2: str = Field(default=_USUAL.optimizer.beta2, description="AdamW's second moment; decimal text")
+    epsilon: str = Field(default=_USUAL.optimizer.epsilon, description="AdamW's epsilon; decimal text")
+    weight_decay: str = Field(default=_USUAL.optimizer.weight_decay, description="weight decay; decimal text")
     warmup_percent: int = Field(
-        default=_USUAL.optimizer.warmup_percent, ge=0, le=100, description="of a phase's rounds, until the rate is at its peak"
+        default=_USUAL.optimizer.warmup_percent, ge=0, le=100, description="percent of a phase's rounds until the rate peaks"
     )
     outer_rate: str = Field(
         default=_USUAL.optimizer.outer_rate,
-        description="decimal text; with several local steps: how much of their mean change the next state takes",
+        description="share of the local steps' mean change that the next state takes; decimal text; for several local steps",
     )
     outer_momentum: str = Field(
-        default=_USUAL.optimizer.outer_momentum, description="decimal text; with several local steps: Nesterov's, of these mean changes"
+        default=_USUAL.optimizer.outer_momentum,
+        description="Nesterov momentum of these mean changes; decimal text; for several local steps",
     )
 
 
@@ -225,21 +229,21 @@ class RecipeSection(Section):
 
     augmentation: Literal["auto"] | tuple[int, int] = Field(
         default="auto",
-        description='how strongly images are changed, in percent in the first and in the last round, as in [100, 0]; "auto": 100 '
-        "where the data are seen more than 50 times in all, and for stereo, else 0",
+        description='strength of image changes, in percent, in the first and the last round, as [100, 0]; "auto": 100 for stereo '
+        "and where the data are seen more than 50 times, else 0",
     )
     smaller_percent: int = Field(
-        default=USUAL.smaller_percent, ge=0, le=MAX_PERCENT, description="of that strength: what all architectures have but the largest"
+        default=USUAL.smaller_percent, ge=0, le=MAX_PERCENT, description="percent of that strength for all architectures but the largest"
     )
     decay: Literal["matrices", "all"] = Field(
-        default="matrices", description="which weights [optimizer] weight_decay is for: matrices, not those of norms, biases and transforms"
+        default="matrices", description="weights that decay; matrices: not those of norms, biases and transforms"
     )
     taught_percent: int = Field(
         default=USUAL.taught_percent,
         ge=0,
         le=ALL_PERCENT,
-        description="of the rounds, the last ones, in which a microbatch learns from the largest network of the state that its round begins"
-        " with, too; light contributors have nothing to do in these",
+        description="percent of the rounds, the last ones, in which microbatches learn from the largest network too; it is that "
+        "of the state that the round begins with; light contributors have nothing to do in these",
     )
 
     @field_validator("augmentation")
@@ -265,7 +269,7 @@ class RewardsSection(Section):
         default=25,
         ge=1,
         le=100,
-        description="private data, whose microbatches nobody can compute again: of a round's pool, what one key earns at most",
+        description="private data: percent of a round's pool that one key earns at most; nobody can compute such microbatches again",
     )
 
 
@@ -274,38 +278,38 @@ class TrustSection(Section):
 
     mode: Literal["open", "audited"] = Field(
         default="open",
-        description="open: a run of friends, whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
+        description="open: whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
     )
     proven: _Names = Field(
         default=(),
         max_length=MAX_PROVEN,
-        description="names (12D3Koo...) of peers that weigh fully from the start; others once audits say so",
+        description="names (12D3Koo...) of peers that weigh fully from the start; others do once audits say so",
     )
     auditors: _Names = Field(
         default=(),
         max_length=MAX_AUDITORS,
-        description="names (12D3Koo...) of the named auditors, whose verdicts count; empty: your own, made in DIR/auditor at the start; "
-        "of several operators one each, as manta-aggregator key --dir DIR/auditor prints it",
+        description="names (12D3Koo...) of auditors whose verdicts count; empty: your own, made in DIR/auditor at the start; "
+        "several operators name one each, as manta-aggregator key --dir DIR/auditor prints it",
     )
-    proven_after: int = Field(default=20, ge=1, le=2**16, description="contributions that have to be found good until a peer is proven")
-    audit_percent: int = Field(default=5, ge=1, le=100, description="of the contributions with a proven peer that are audited")
+    proven_after: int = Field(default=20, ge=1, le=2**16, description="good contributions until a peer is proven")
+    audit_percent: int = Field(default=5, ge=1, le=100, description="percent of contributions with a proven peer that are audited")
     newcomer_percent: int = Field(
-        default=10, ge=1, le=100, description="of what proven peers train, that audits of contributions without one cost at most"
+        default=10, ge=1, le=100, description="percent of proven peers' training that audits of contributions without one cost at most"
     )
     kept_rounds: int = Field(
-        default=60, ge=1, le=MAX_KEPT_ROUNDS, description="rounds within which a peer has to bring what an audit of its contribution needs"
+        default=60, ge=1, le=MAX_KEPT_ROUNDS, description="rounds within which a peer brings what an audit of it needs"
     )
     pending_rounds: int = Field(
         default=120,
         ge=1,
         le=2 * MAX_KEPT_ROUNDS,
-        description="rounds after which a round is paid, by what was found until then; check says how few are too few",
+        description="rounds after which a round is paid; what audits found until then counts; check says how few are too few",
     )
     settle_s: float = Field(
         default=600.0,
         ge=0,
-        description="how long verdicts are waited for after the last round (yours, not part of the manifest); all is paid then, or before, "
-        "once all that was drawn is decided",
+        description="seconds to wait for verdicts after the last round; all is paid then, or once all that was drawn is decided; "
+        "not part of the manifest",
     )
 
     def rules(self, auditor: bytes, num_operators: int) -> tuple[AuditRules, ...]:
@@ -343,19 +347,19 @@ class OperatorsSection(Section):
     keys: _Names = Field(
         default=(),
         max_length=MAX_OPERATORS,
-        description="of several operators, all of them, in one order for all: 12D3Koo..., as manta-aggregator key prints them; the first "
-        "one begins the run; empty: you alone",
+        description="all operators' keys (12D3Koo...), in one order for all; manta-aggregator key prints one; the first begins "
+        "the run; empty: you alone",
     )
     quorum: int = Field(
         default=0,
         ge=0,
         le=MAX_OPERATORS,
-        description="so many of them sign each head of the log before it counts; 0: of 4 operators 3, of 3 operators 2",
+        description="operators that sign each tree head before it counts; 0: of 4 operators 3, of 3 operators 2",
     )
     etcd: tuple[str, ...] = Field(
         default=(),
         max_length=16,
-        description='where etcd answers, which says whose turn it is to write (yours, not part of the manifest): ["http://127.0.0.1:2379"]',
+        description='endpoints of the etcd that says who writes, as ["http://127.0.0.1:2379"]; not part of the manifest',
     )
 
     @field_validator("etcd")
@@ -388,25 +392,23 @@ class FollowerSection(Section):
     front_every: int = Field(
         default=0,
         ge=0,
-        description="rounds between fronts of small to large networks, measured by the peers that allow it: snapshots/front.json; 0: none",
+        description="rounds between fronts of small to large networks that peers measure; they are in snapshots/front.json; 0: none",
     )
-    audit_share: float = Field(
-        default=0.25, gt=0, le=1, description="of one core's time, that your own auditor takes at most, where [trust] has any"
-    )
+    audit_share: float = Field(default=0.25, gt=0, le=1, description="share of one core's time for your own auditor; where [trust] has any")
     audit_disk_gb: float = Field(
         default=20.0,
         gt=0,
-        description="what peers bring for audits takes on the disk at most, where [trust] has any; what has no room is not audited",
+        description="gigabytes of disk for what peers bring for audits; what has no room is not audited",
     )
-    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
+    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep; a teacher's is kept beside them")
     keep_bodies: int = Field(
         default=32,
         ge=4,
-        description="newest rounds whose contributions are kept: they can be computed again; the start says the disk it takes",
+        description="newest rounds whose contributions are kept; they can be computed again; the start says the disk it takes",
     )
     witnesses: _Names = Field(
         default=(),
         max_length=MAX_COSIGNATURES,
         description="names (12D3Koo...) of witnesses whose cosignatures always have a place; others have what is left of the 32",
     )
-    data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
+    data_root: str = Field(default="", description="folder of data sets that come with no library; empty: none is needed")

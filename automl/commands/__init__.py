@@ -20,7 +20,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 SNAPSHOT = click.option("--snapshot", type=FILE, required=True, metavar="FILE", help="A .safetensors file.")
 SEARCH = click.option("--search", type=FOLDER, metavar="DIR", help="A search's folder, to look up ids in.")
-DATA = click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
+DATA = click.option("--data", metavar="NAME", help="Data set to measure with.  [default: what the snapshot was trained on]")
 DATA_ROOT = click.option(
     "--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along."
 )

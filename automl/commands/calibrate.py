@@ -14,7 +14,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 @click.command()
 @SNAPSHOT
-@click.option("--arch", "architectures", multiple=True, metavar="ARCH", help="One more subnet; see: manta-search export.")
+@click.option("--arch", "architectures", multiple=True, metavar="ARCH", help="One more subnet; see manta-search export.")
 @SEARCH
 @DATA
 @DATA_ROOT

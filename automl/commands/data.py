@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @OWN_ROOT
-@click.option("--download", is_flag=True, help="Let torchvision fetch what is missing into DIR.")
+@click.option("--download", is_flag=True, help="Let torchvision fetch what DIR lacks.")
 @click.option("--shard", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write the set in shards to OUT, a new folder.")
-@click.option("--shard-mib", type=click.IntRange(1, 512), default=64, show_default=True, metavar="N", help="Size of a shard, about.")
+@click.option("--shard-mib", type=click.IntRange(1, 512), default=64, show_default=True, metavar="N", help="Rough size of a shard, in MiB.")
 @click.option(
-    "--side", type=click.IntRange(8, 8192), metavar="PX", help="In shards, scale a picture's shorter side down to PX.  [as it is]"
+    "--side", type=click.IntRange(8, 8192), metavar="PX", help="Scale pictures in shards to a shorter side of PX.  [default: as they are]"
 )
-@click.option("--check", is_flag=True, help="Of a set in shards: read all of it, and name each shard that is damaged or missing.")
+@click.option("--check", is_flag=True, help="Read all of a set in shards, and name damaged or missing shards.")
 def data(name: str, root: Path | None, download: bool, out: Path | None, shard_mib: int, side: int | None, check: bool) -> None:
     """Read the data set NAME and print what it holds. Its digest, which a run's manifest pins down, is printed too.
 

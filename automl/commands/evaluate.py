@@ -56,16 +56,16 @@ class Options:
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
 @click.option("--snapshot", type=FILE, metavar="FILE", help="A snapshot, whatever it is called.")
-@click.option("--arch", "architecture", metavar="ARCH", help="One subnet of a snapshot; see: manta-search export.")
+@click.option("--arch", "architecture", metavar="ARCH", help="Subnet of a snapshot; see manta-search export.")
 @SEARCH
-@click.option("--data", metavar="NAME", help="Data set whose held-out samples are used.  [default: the one that the file names]")
+@click.option("--data", metavar="NAME", help="Data set to test on.  [default: the one that the file names]")
 @DATA_ROOT
-@click.option("--test-folder", type=FOLDER, metavar="DIR", help="Test on all images in DIR, a folder for each class.")
+@click.option("--test-folder", type=FOLDER, metavar="DIR", help="Folder of images to test on, with a folder for each class.")
 @click.option("--part", type=click.Choice(PARTS), help="Part of the held-out samples.  [default: test; of a snapshot: all]")
 @click.option(
-    "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to try."
+    "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to measure."
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Which random subnets.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Seed of the random subnets.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU; of a snapshot.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU computes in.")
 @THREADS

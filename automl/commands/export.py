@@ -58,19 +58,17 @@ class Options:
     "architecture",
     required=True,
     metavar="ARCH",
-    help="Which subnet: a file that holds one (a search's best.json), an id with --search, a text of genes, largest or smallest.",
+    help="Subnet: a file with one (a search's best.json), an id with --search, a text of genes, largest or smallest.",
 )
 @SEARCH
-@click.option(
-    "--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"In which forms: {', '.join(ALL_FORMATS)}."
-)
-@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Where to.")
-@click.option("--name", metavar="NAME", help="What to call it.  [default: of supernet and architecture]")
+@click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"Forms: {', '.join(ALL_FORMATS)}.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder to write to.")
+@click.option("--name", metavar="NAME", help="Name.  [default: of supernet and architecture]")
 @DATA
 @DATA_ROOT
-@click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="The network's, for its card: like mit.")
-@click.option("--data-licence", metavar="NAME", help="The data set's.  [default: what the set tells, else unknown]")
-@click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate has written beside the snapshot.")
+@click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="Licence of the network, for its card.")
+@click.option("--data-licence", metavar="NAME", help="Licence of the data set.  [default: what the set tells, else unknown]")
+@click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate wrote.")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
 @THREADS
 def export(**arguments: Any) -> None:

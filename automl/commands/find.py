@@ -80,14 +80,14 @@ class Options:
 
 @click.command()
 @click.option("--snapshot", type=FILE, metavar="FILE", help="A .safetensors file.")
-@click.option("--peers", metavar="ADDRESS", help="Instead: the newest state of the run there, measured by its members.")
-@click.option("--run", metavar="ID", help="With --peers: the run's id; refuse any other run.")
-@click.option("--invitation", metavar="FILE|TEXT", help="With --peers: what its operator gave you, where a run takes invited peers only.")
-@click.option("--latency-ms", metavar="X", help="At most so many milliseconds, by --latency-table.")
-@click.option("--macs", metavar="M", help="At most so many multiply-accumulates, like 2.5M or 300k.")
-@click.option("--weights", metavar="W", help="At most so many weights, like 80k.")
+@click.option("--peers", metavar="ADDRESS", help="Address of a run, whose members measure its newest state, instead of --snapshot.")
+@click.option("--run", metavar="ID", help="With --peers: the run's id; any other is refused.")
+@click.option("--invitation", metavar="FILE|TEXT", help="With --peers: your invitation, where a run takes invited peers only.")
+@click.option("--latency-ms", metavar="X", help="Most milliseconds, by --latency-table.")
+@click.option("--macs", metavar="M", help="Most multiply-accumulates, as 2.5M or 300k.")
+@click.option("--weights", metavar="W", help="Most weights, as 80k.")
 @click.option("--latency-table", type=FILE, metavar="FILE", help="Made by manta-search profile.")
-@click.option("--data", metavar="NAME", help="Data set that subnets are measured on.  [default: what the snapshot was trained on]")
+@click.option("--data", metavar="NAME", help="Data set to measure with.  [default: what the snapshot was trained on]")
 @DATA_ROOT
 @click.option(
     "--population",
@@ -95,7 +95,7 @@ class Options:
     default=Effort().population,
     show_default=True,
     metavar="N",
-    help="Of one generation; of a predictor's best.",
+    help="Subnets of a generation; of a predictor's best.",
 )
 @click.option(
     "--generations",
@@ -103,7 +103,7 @@ class Options:
     default=Effort().generations,
     show_default=True,
     metavar="N",
-    help="The first one is random.",
+    help="Generations; the first one is random.",
 )
 @click.option("--predictor/--no-predictor", default=None, help="Predict accuracies, measure the best.  [default: in large spaces]")
 @click.option(
@@ -112,7 +112,7 @@ class Options:
     default=256,
     show_default=True,
     metavar="N",
-    help="Measured to fit the predictor to.",
+    help="Subnets measured to fit the predictor to.",
 )
 @click.option(
     "--random",
@@ -126,9 +126,11 @@ class Options:
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
 )
-@click.option("--warm-start", type=FOLDER, metavar="DIR", help="An earlier search's folder, whose best come first.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Results.  [default: named by the limits]")
-@click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one.")
+@click.option("--warm-start", type=FOLDER, metavar="DIR", help="Folder of an earlier search, whose best come first.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Folder of results.  [default: named by the limits]")
+@click.option(
+    "--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one alone."
+)
 @DEVICE
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU measures in.")
 @THREADS

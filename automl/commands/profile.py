@@ -15,20 +15,20 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 @click.command()
-@click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Whose layers to measure.")
+@click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Supernet whose layers are measured.")
 @DEVICE
 @THREADS
-@click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="What is computed in.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="Type to compute in.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Samples of one run.")
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
-    help="What runs the layers: torch launches kernels one by one, cuda-graphs all at once; onnxruntime measures as exported .onnx files "
-    "run, on the CPU in fp32.  [default: torch; on a GPU cuda-graphs, where they can be made]",
+    help="What runs the layers; torch launches kernels one by one, cuda-graphs all at once; onnxruntime measures as "
+    "exported .onnx files run, on the CPU in fp32.  [default: torch; on a GPU cuda-graphs, where possible]",
 )
-@click.option("--quick", is_flag=True, help="Measure seldom: a rough table in seconds.")
+@click.option("--quick", is_flag=True, help="Measure less: a rough table in seconds.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where the table goes (JSON); an older one is replaced."
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="File of the table (JSON); an older one is replaced."
 )
 def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, runtime: str | None, quick: bool, out: Path) -> None:
     """Measure a latency table on this device. It says too how well the table foretells the latency of whole networks."""

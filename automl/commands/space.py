@@ -11,7 +11,7 @@ from manta_swarm.automl.spaces.space import TINY, SearchSpace, space_named
 
 
 @click.command()
-@click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Which supernet's space.")
+@click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Supernet whose space is meant.")
 def space(supernet: str) -> None:
     """Print what a search space holds."""
     with clear_errors():

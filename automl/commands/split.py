@@ -17,7 +17,7 @@ _LEAST = 50  # images that a part has, of which a fifth will be held out: more t
 
 @click.command()
 @click.argument("name")
-@click.option("--parts", type=click.IntRange(1, _MAX_PARTS), default=4, show_default=True, metavar="N", help="How many.")
+@click.option("--parts", type=click.IntRange(1, _MAX_PARTS), default=4, show_default=True, metavar="N", help="Parts to make.")
 @click.option(
     "--alpha",
     type=float,
@@ -26,8 +26,8 @@ _LEAST = 50  # images that a part has, of which a fifth will be held out: more t
     metavar="ALPHA",
     help="How alike the parts are: 0.1 hardly (a class or two each), 100 very.",
 )
-@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="New; gets a folder a part.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Another one gives another split.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="New folder, with a folder for each part.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Seed of the split.")
 @OWN_ROOT
 def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path | None) -> None:
     """Split the training images of the data set NAME by class. They become DIR/part-0/CLASS/0000042.png, ...

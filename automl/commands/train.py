@@ -58,10 +58,10 @@ class Options:
 
 @click.command()
 @click.option(
-    "--out", "directory", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where it is kept."
+    "--out", "directory", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Folder to keep it in."
 )
-@click.option("--supernet", metavar="NAME", help="Which supernet.  [default: the tiny one of the data's task]")
-@click.option("--data", "dataset", default="digits", show_default=True, metavar="NAME", help="What to train on; see: manta-search data.")
+@click.option("--supernet", metavar="NAME", help="Supernet.  [default: the tiny one of the data's task]")
+@click.option("--data", "dataset", default="digits", show_default=True, metavar="NAME", help="Data set; see manta-search data.")
 @DATA_ROOT
 @click.option(
     "--schedule",
@@ -84,26 +84,26 @@ class Options:
 @click.option(
     "--codec",
     metavar="NAME",
-    help="Of what cohorts exchange: int16, int8, topk-256-4, ...  [default: int16; nothing is coded if H = C = 1]",
+    help="Codec of exchanges: int16, int8 or topk-KEPT-BITS.  [default: int16; none if H = C = 1]",
 )
 @click.option(
-    "--residual-percent", type=int, metavar="P", help="Of what a sparse codec left out, given with the next exchange.  [default: 100]"
+    "--residual-percent", type=int, metavar="P", help="Percent of what a sparse codec left out that the next exchange adds.  [default: 100]"
 )
 @click.option("--microbatch-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
-@click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update, of all cohorts together.")
-@click.option("--learning-rate", metavar="DECIMAL", help="Peak of the rate.")
+@click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update of all cohorts together.")
+@click.option("--learning-rate", metavar="DECIMAL", help="Peak of the learning rate.")
 @click.option(
     "--augmentation",
     type=click.IntRange(0, MAX_PERCENT),
     metavar="PERCENT",
-    help="How strongly images are changed in training.  [default: 100 where all of the data are seen more than 50 times, else 0]",
+    help="Strength of image changes.  [default: 100 for data seen more than 50 times, else 0]",
 )
 @click.option(
     "--taught",
     type=click.IntRange(0, ALL_PERCENT),
     metavar="PERCENT",
-    help="Of the sandwich's rounds, the last ones, in which all networks learn from the largest one too.  "
-    "[default: 50 where all of the images are seen more than 20 times, else 0]",
+    help="Percent of the sandwich's rounds, the last ones, in which all networks learn from the largest too.  "
+    "[default: 50 for images seen more than 20 times, else 0]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."

@@ -137,7 +137,7 @@ def _config_of(options: dict[str, Any]) -> "PeerConfig":
 @DIR
 @of_a_run
 @click.option("--gpus", metavar="all|none|0,2", help="GPUs that are to compute.")
-@click.option("--offline", is_flag=True, help="Look at this computer alone.")
+@click.option("--offline", is_flag=True, help="Check this computer only.")
 def doctor_command(offline: bool, **options: Any) -> None:
     """Say whether this computer can take part, or what to do. Exit code 0: it can, 1: something is in the way."""
     with clear_errors():
@@ -193,10 +193,14 @@ def about_command(**options: Any) -> None:
 
 
 @click.command(name="specialise")
-@click.option("--latency-ms", required=True, metavar="MS", help="At most so long for one sample, on this machine.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", default="specialised", show_default=True, help="For all files.")
-@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A state.  [default: the run's newest]")
-@click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="For which device of this machine.")
+@click.option("--latency-ms", required=True, metavar="MS", help="Most milliseconds for one sample.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", default="specialised", show_default=True, help="Folder of all files."
+)
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="State to take.  [default: the run's newest]"
+)
+@click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="Device of this machine.")
 @click.option("--quick", "is_quick", is_flag=True, help="Measure and search less: not as good, in a minute or two.")
 @DIR
 @of_a_run

@@ -34,32 +34,32 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    duty: int = Field(default=100, ge=1, le=100, description="share of the time that it computes microbatches, as 60%; in between it rests")
-    cpu_threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
-    gpu_memory: int | None = Field(default=None, ge=256_000_000, description="memory that the microbatches may take on each GPU, as 6GB")
+    duty: int = Field(default=100, ge=1, le=100, description="share of the time to compute microbatches in, as 60%; in between it rests")
+    cpu_threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads that compute; default: all cores")
+    gpu_memory: int | None = Field(default=None, ge=256_000_000, description="most memory for microbatches on each GPU, as 6GB")
     max_temperature: int | None = Field(
         default=None, ge=30, le=120, description=f"pause while CPU or GPU are hotter, as 80C, until they are {COOLER_C} degrees cooler"
     )
-    max_upload: int | None = Field(default=None, ge=LEAST_RATE, description="most to be sent, as 10Mbit or 2MB (a second)")
-    max_download: int | None = Field(default=None, ge=LEAST_RATE, description="most to be received, as 10Mbit or 2MB (a second)")
+    max_upload: int | None = Field(default=None, ge=LEAST_RATE, description="most to send a second, as 10Mbit or 2MB")
+    max_download: int | None = Field(default=None, ge=LEAST_RATE, description="most to receive a second, as 10Mbit or 2MB")
     when_idle: int | None = Field(
         default=None, ge=10, le=86_400, description="compute only while nobody has used this computer for so long, as 5min"
     )
     schedule: tuple[Span, ...] | None = Field(
-        default=None, description="compute only at these times of this computer's day, as 22:00-07:00; several with commas"
+        default=None, description="compute only at these times of the day, as 22:00-07:00; several with commas"
     )
     on_ac: bool = Field(default=False, description="compute only on mains power, not on battery")
     evaluation: int = Field(
         default=EVALUATION,
         ge=0,
         le=100,
-        description="share of the time, of one thread of low priority, that measures networks for others, as 10%; 0%: none",
+        description="share of the time to measure networks for others in, as 10%; on one thread of low priority; 0%: none",
     )
     audit: int = Field(
         default=0,
         ge=0,
         le=100,
-        description="share of the time, of one thread of low priority, that computes contributions of others again, as 20%; 0%: none",
+        description="share of the time to compute others' contributions again in, as 20%; on one thread of low priority; 0%: none",
     )
 
     @field_validator("duty", mode="before")

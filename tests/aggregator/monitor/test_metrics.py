@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Wrong
-from manta_swarm.aggregator.monitor.metrics import KINDS
+from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
 from manta_swarm.aggregator.status import Quality, unix_ms
 from manta_swarm.protocol.closing import GONE
@@ -83,6 +84,23 @@ def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) 
         assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
 
 
+def labels_of(samples: Iterable[tuple[str, tuple[tuple[str, str], ...]]]) -> dict[str, set[str]]:
+    """Return the labels of each metric."""
+    labels: dict[str, set[str]] = {}
+    for name, pairs in samples:
+        labels.setdefault(name, set()).update(label for label, _ in pairs)
+    return labels
+
+
+def test_the_table_of_all_metrics_has_their_names_and_labels(full: Shown, tmp_path: Path) -> None:
+    labels = labels_of(values(text_of(full)) | values(text_of(seen(audited_run(tmp_path / "audited")))))
+    of_histogram = re.compile(r"(manta_round_duration_seconds)_(?:bucket|count|sum|created)")
+    assert {of_histogram.sub(r"\1", name) for name in labels} == set(METRICS)
+    assert {name: labels[name] for name in labels if name in METRICS} == {
+        name: set(one.labels) for name, one in METRICS.items() if name in labels
+    }
+
+
 def test_what_is_counted_is_there_before_the_first_one(shown: Shown) -> None:
     assert shown.sight.status is not None
     shown.sight.status = shown.sight.status.model_copy(update={"refused": {}})
@@ -131,9 +149,7 @@ def test_another_run_has_other_metrics(shown: Shown, tmp_path: Path) -> None:
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown, tmp_path: Path) -> None:
     samples = values(text_of(full)) | values(text_of(seen(audited_run(tmp_path / "audited"))))
-    labels: dict[str, set[str]] = {}
-    for name, pairs in samples:
-        labels.setdefault(name, set()).update(label for label, _ in pairs)
+    labels = labels_of(samples)
     dashboard = json.loads(DASHBOARD.read_text())
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     asked = set()
