@@ -19,8 +19,7 @@ from manta_swarm.aggregator.commands import settings as cli_settings
 from manta_swarm.aggregator.commands import witness as cli_witness
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
-from manta_swarm.runtime.console import PrintingConsole
-from manta_swarm.runtime.logs import FORMATS, json_line, set_up_logging
+from manta_swarm.runtime.console import FORMATS, PrintingConsole, json_line, set_up_logging
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -20,10 +20,10 @@ from manta_swarm.aggregator.log.heads import Announcing, TreeHeadService
 from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.reach import DialBackService
 from manta_swarm.network.shutdown_notices import say_shutdown_notice
 from manta_swarm.network.traffic import Traffic

@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.protocol.errors import RemoteFault, StorageError
-from manta_swarm.protocol.measures import BlobDistribution
-from manta_swarm.protocol.private import SHARED
+from manta_swarm.protocol.private import SHARED, BlobDistribution
 from manta_swarm.runtime.disk import replace_file
 
 if TYPE_CHECKING:

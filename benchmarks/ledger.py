@@ -42,8 +42,8 @@ from manta_swarm.protocol.exchange import MAX_COHORT, next_open_ms
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, Header, Round, StepMean, commit_digest, entry_of
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import Identity
-from manta_swarm.protocol.training_spec import TrainingSpec
 
 SEED = bytes(32)  # of the operator
 SINGLE_ROUNDS = 200

@@ -27,8 +27,7 @@ from manta_swarm.network.traffic import Flow, Traffic
 from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light.client import GatewayClient
-from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.work_gate import WorkGate
+from manta_swarm.peer.features.light.work_gate import BlockingTraffic, WorkGate
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.light import RETURNS

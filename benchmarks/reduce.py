@@ -139,15 +139,15 @@ class FixedTrainingSpec:
     """A run's training, as far as claims go by it: one architecture that costs the same in every round."""
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
-        """See ``protocol.training_spec.TrainingSpec``."""
+        """See ``protocol.rewards.TrainingSpec``."""
         return (1,)
 
     def role(self, round: int, cohort: str) -> int:
-        """See ``protocol.training_spec.TrainingSpec``."""
+        """See ``protocol.rewards.TrainingSpec``."""
         return 0
 
     def sorts_after(self, round: int) -> bool:
-        """See ``protocol.training_spec.TrainingSpec``."""
+        """See ``protocol.rewards.TrainingSpec``."""
         return False
 
 

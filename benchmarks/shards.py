@@ -105,7 +105,7 @@ async def _travel(folder: Path, size_mib: int) -> None:
     from manta_swarm.network.fetching import fetch_file
     from manta_swarm.network.file_blobs import FileBlob, FileName
     from manta_swarm.network.node import Node
-    from manta_swarm.protocol.shards import PIECE_BYTES
+    from manta_swarm.protocol.manifest import PIECE_BYTES
     from manta_swarm.runtime.disk import load_identity, make_directory
 
     sizes = [min(_SHARD_MIB, size_mib - start) << 20 for start in range(0, size_mib, _SHARD_MIB)]

@@ -15,11 +15,10 @@ from typing import Protocol
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Handler, OwnNode, RecordRule, Refused
-from manta_swarm.protocol.admission import GUEST, LIST, MAX_ADMISSION_PROOF_BYTES, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, LIST, MAX_ADMISSION_PROOF_BYTES, TAKEN_BACK, AdmissionProof, role_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.revocation import TAKEN_BACK
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.gossip_state import GossipState, Pull
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.encoding import pack, unpack

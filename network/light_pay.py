@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from manta_swarm.network.log_client import MAX_CREDIT_BYTES, MAX_LISTING_BYTES, CreditWord
-from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.fields import require
 from manta_swarm.protocol.light import PREFIX
 from manta_swarm.protocol.records import Listing
+from manta_swarm.protocol.rewards import RoundContributions
 
 PAY = f"{PREFIX}/pay"
 MAX_LIGHT_CLAIMS_BYTES = 2**17  # of a round's contributions: about 150 claims

@@ -12,13 +12,12 @@ from enum import IntEnum
 from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Endpoint, Refused
-from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES, RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import MAX_COHORT, grace_ms
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
-from manta_swarm.protocol.measures import Measure
 from manta_swarm.protocol.operators import MAX_COUNTED_BYTES, Operators
+from manta_swarm.protocol.private import Measure
 from manta_swarm.protocol.receipts import ProvenRound, open_listed, open_round_receipt
 from manta_swarm.protocol.records import (
     MAX_ENTRY_BYTES,
@@ -32,6 +31,7 @@ from manta_swarm.protocol.records import (
     Round,
 )
 from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
+from manta_swarm.protocol.rewards import MAX_CLAIMS_BYTES, MAX_RANGE_HASHES, RoundContributions
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import Weighed, open_weighed
@@ -391,7 +391,7 @@ class LogClient:
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
     async def contributions(self, proven: ProvenRound, page: RoundContributions | None = None) -> RoundContributions:
-        """Return what the log says are a round's contributions, and that they are under the head that proves it (``protocol.earnings``).
+        """Return what the log says are a round's contributions, and that they are under the head that proves it (``protocol.rewards``).
 
         ``page`` is the first one, for whoever has it.
 

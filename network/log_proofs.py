@@ -1,16 +1,17 @@
-"""Whether a log goes on from what it signed, asked of its operators: of several one may be behind, or lie, so each of them is asked.
+"""Checks that a log continues what it signed, by asking its operators and by the tree heads that they publish in the DHT.
 
 Also the other questions about its tree: its head, its entries, and what a witness brings.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Commitment, LogClient
-from manta_swarm.network.rpc import Refused
+from manta_swarm.network.rpc import Endpoint, Refused
 from manta_swarm.protocol.cosignatures import Cosignature
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.errors import EncodingError, RemoteFault
 from manta_swarm.protocol.histories import Departure, departure
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import TreeHead
@@ -189,3 +190,41 @@ async def departure_from(log: LogClient, held: Commitment) -> tuple[Departure | 
             break
         log.line.turn_away(f"it shows {head.size} entries, not proven to go on from {held.proven.tree_head.size}")
     return found, shown
+
+
+MAX_RECORD_BYTES = 2000  # a record in the DHT has at most 2048
+LIVES_S = 900.0
+PUBLISHED_S = (10.0, 300.0)  # shortest pause after a new one, and longest without one
+
+
+def name_of(run: bytes) -> str:
+    """Return under which name the heads of a run's logs are."""
+    return f"manta-{run.hex()}-head"
+
+
+async def publish_newest(endpoint: Endpoint, run: bytes, receipt: Receipt) -> bool:
+    """Put a log's newest commit under its run's name, as its own record; False: it is too large for a record.
+
+    Raises:
+        MantaError: the DHT cannot be reached.
+    """
+    data = pack(receipt)
+    if len(data) > MAX_RECORD_BYTES:
+        return False
+    await endpoint.publish(name_of(run), data, ttl_s=LIVES_S)
+    return True
+
+
+async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> list[Commitment]:
+    """Return the commits that operators put under the run's name, proven; what does not hold is left out.
+
+    Raises:
+        MantaError: the DHT cannot be reached.
+    """
+    records = await endpoint.lookup(name_of(run))
+    found = []
+    for key in log.operators.keys:
+        with contextlib.suppress(RemoteFault):  # an older record of another form, at worst: a head is what holds, or nothing
+            if key in records:
+                found.append(log.open(records[key]))
+    return found

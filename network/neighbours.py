@@ -24,11 +24,11 @@ from typing import Protocol
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.affinity import FAR, NOWHERE, STAY_US, Placed, Position, distance_us
+from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
-from manta_swarm.protocol.sizes import ALL
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from manta_swarm.runtime.tasks import together
 

@@ -1,4 +1,4 @@
-"""How many calls a node answers: so many a second of each key, and of each network address, wherever its keys come from.
+"""Limits what callers may do: token buckets bound how many calls of a key or an address are answered, and faults get a key ignored.
 
 Keys cost nothing, addresses do: a hundred keys behind one address have together what is the address's. Of IPv6 a whole /64 is one address.
 What comes by way of a relay is of one address too, for nobody sees where it is from, and so is what comes from keys that are not Ed25519,
@@ -10,15 +10,82 @@ import asyncio
 import contextlib
 import ipaddress
 import math
-from collections import Counter
-from dataclasses import dataclass
-from typing import Protocol
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from manta_swarm.protocol.auditing import FINDING, VERDICT
 from manta_swarm.protocol.errors import SignatureError, Unreachable
-from manta_swarm.protocol.rates import Rates
 from manta_swarm.protocol.signing import PublicKey, public_key_of
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+
+MAX_KEYS = 1024
+FAULTS_FORGIVEN = 8  # of one key within ``FORGET_S``
+FORGET_S = 60.0
+
+
+class Faults:
+    """Refusals by key and by reason."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Know of none yet."""
+        self._clock = clock
+        self._by_key: OrderedDict[bytes, tuple[Counter[str], float, int]] = OrderedDict()  # reasons, since when, how many since then
+        self.by_reason: Counter[str] = Counter()
+
+    def note(self, key: bytes, reason: str) -> None:
+        """Count one; ``reason`` is one of a few."""
+        now = self._clock.now_s()
+        reasons, since, recent = self._by_key.pop(key, (Counter(), now, 0))
+        if now - since > FORGET_S:
+            since, recent = now, 0
+        reasons[reason] += 1
+        self.by_reason[reason] += 1
+        self._by_key[key] = (reasons, since, recent + 1)
+        if len(self._by_key) > MAX_KEYS:
+            self._by_key.popitem(last=False)
+
+    def is_too_much(self, key: bytes) -> bool:
+        """Return whether a key did so much wrong lately that its calls are not worth looking at."""
+        found = self._by_key.get(key)
+        return found is not None and found[2] > FAULTS_FORGIVEN and self._clock.now_s() - found[1] <= FORGET_S
+
+    def by_key(self) -> dict[bytes, dict[str, int]]:
+        """Return what each of the keys that were refused last was refused for."""
+        return {key: dict(reasons) for key, (reasons, _, _) in self._by_key.items()}
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+MAX_NAMES = 16_384
+_NOTHING = 1e-6  # of a request: what is lost in a float
+
+
+@dataclass
+class Rates(Generic[Name]):
+    """So many requests of each name at once, and so many a second from then on. Of too many names the oldest is forgotten."""
+
+    a_second: float
+    at_once: float
+    max_names: int = MAX_NAMES
+    _left: OrderedDict[Name, tuple[float, float]] = field(default_factory=OrderedDict)  # how many it may make, and when that was so
+
+    def wait_ms(self, name: Name, now_ms: float, cost: float = 1.0) -> int:
+        """Count a request that is worth ``cost`` and return 0; or return after how long it may be made, and count nothing."""
+        left, since_ms = self._left.pop(name, (self.at_once, now_ms))
+        left = min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once)
+        missing = min(cost, self.at_once) - left
+        self._left[name] = (left - cost if missing <= _NOTHING else left, now_ms)
+        if len(self._left) > self.max_names:
+            self._left.popitem(last=False)
+        return 0 if missing <= _NOTHING else max(1, math.ceil(missing / self.a_second * 1000))
+
+    def owe(self, name: Name, now_ms: float, cost: float) -> None:
+        """Count what was done already: later requests wait for it."""
+        left, since_ms = self._left.pop(name, (self.at_once, now_ms))
+        self._left[name] = (min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once) - cost, now_ms)
+
 
 # An honest peer makes about ten calls a round at the log, and one for each megabyte; in a cohort a few for each local step.
 CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from dataclasses import dataclass, field
 
-from manta_swarm.protocol.rates import Rates
+from manta_swarm.network.rates import Rates
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 PIECE_BYTES = 16_384  # what is sent or received at a time under a limit: small beside what a second has

@@ -20,7 +20,7 @@ from manta_swarm.peer.commands.limits import limit_options, limits_command
 from manta_swarm.peer.commands.upkeep import COMMANDS
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
-from manta_swarm.runtime.logs import FORMATS, set_up_logging
+from manta_swarm.runtime.console import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from manta_swarm.peer.config import PeerConfig

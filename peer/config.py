@@ -24,14 +24,12 @@ from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.cohort.token import check_token
 from manta_swarm.peer.contact.invitation import check_invitation
 from manta_swarm.peer.contact.run_locator import find_addresses
-from manta_swarm.peer.limits.kept import flag_of, kept_limits, limits_file, refused, settings_in
-from manta_swarm.peer.limits.limits import LightLimits, Limits, read_size
+from manta_swarm.peer.limits.limits import LightLimits, Limits, flag_of, kept_limits, limits_file, read_size, refused, settings_in
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
 from manta_swarm.peer.store import read_last_run
-from manta_swarm.protocol.cohorts import cohort_name
+from manta_swarm.protocol.cohorts import NUM_SIZES, cohort_name
 from manta_swarm.protocol.errors import SignatureError, UserError
 from manta_swarm.protocol.signing import PublicKey, key_named
-from manta_swarm.protocol.sizes import NUM_SIZES
 from manta_swarm.runtime.commands import check_installed
 from manta_swarm.runtime.disk import IDENTITY, load_identity, only_process
 from manta_swarm.runtime.listen_address import ListenAddress

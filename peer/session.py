@@ -18,22 +18,20 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.peer.faults import verdict
 from manta_swarm.peer.features.feature import Features
-from manta_swarm.peer.limits.absence import Absences
+from manta_swarm.peer.limits.limiter import Absences
 from manta_swarm.peer.status import YOU
 from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit
 from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
 from manta_swarm.peer.submit.submitter import Result, Submitter
-from manta_swarm.peer.sync.catching_up import CatchingUp
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.peer.sync.spread import BlobDistribution
-from manta_swarm.peer.sync.states import States
+from manta_swarm.peer.sync.states import CatchingUp, States
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
 from manta_swarm.peer.train.loop import TrainingLoop
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.peer.train.timing import Timing
-from manta_swarm.peer.train.trainer import LocalTrainer
+from manta_swarm.peer.train.trainer import LocalTrainer, Timing
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.reputation import Fault
 from manta_swarm.protocol.rounds import Phase

@@ -102,7 +102,7 @@ class PeerStore:
         return AtomicFile(self.run_path(run) / "admission-proof", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:
-        """Return the file of a ``peer.credit.credit_file.Kept``."""
+        """Return the file of a ``peer.credit.payout_receipts.Kept``."""
         return credit_file(self.run_path(run))
 
     def signed(self, run: bytes) -> AtomicFile:

@@ -1,4 +1,4 @@
-"""Who may take part in a run: everybody, whoever was invited, or those that its manifest lists; and the records of an invitation.
+"""Records that decide who may take part in a run: the manifest's rule, invitations, admissions, and their revocation.
 
 An operator signs an invitation, which names a public key of its own. Whoever has the secret half of that key lets keys in, each by an entry
 of the log: so the log counts them, and nobody has to be asked. People hand on both, in one token (``network.invitation``). The log never
@@ -121,3 +121,47 @@ def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators:
     if found.operator not in operators:
         raise SignatureError("the signature of this admission proof is by no operator of the run")
     return found.role
+
+
+PEER, INVITED = "peer", "invitation"
+TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
+MAX_REVOCATION_BYTES = 256
+MAX_PAGE = 256  # revocations in one answer
+MAX_PAGE_BYTES = MAX_PAGE * (MAX_REVOCATION_BYTES + 96)
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """What is taken back."""
+
+    signing: ClassVar[Signing] = Signing("revocation", MAX_REVOCATION_BYTES, by="operator")
+
+    run: bytes
+    operator: bytes  # who does
+    what: str  # PEER or INVITED
+    target: bytes  # the peer's key, or the invitation's
+
+    def __post_init__(self) -> None:
+        for what in ("run", "operator", "target"):
+            check_digest(getattr(self, what), what)
+        require(self.what in (PEER, INVITED), f"a revocation is of a {PEER} or of an {INVITED}")
+
+
+@dataclass(frozen=True, slots=True)
+class AskRevoked:
+    """Asks the log for its revocations, but the first so many, which are known."""
+
+    known: int
+
+    def __post_init__(self) -> None:
+        require(0 <= self.known < 2**31, "known out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The next ones, in the log's order; none where there are no more."""
+
+    signed: tuple[Signed[Revocation], ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.signed) <= MAX_PAGE, f"at most {MAX_PAGE} revocations come at once")

@@ -3,10 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from manta_swarm.protocol.admission import GUEST, INVITATION, MEMBER, Admission, Invitation
+from manta_swarm.protocol.admission import GUEST, INVITATION, MEMBER, PEER, TAKEN_BACK, Admission, Invitation, Revocation
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.revocation import PEER, TAKEN_BACK, Revocation
 from manta_swarm.protocol.signed import Signed
 
 NOT_ADMITTED = "its key was not admitted to the run"

@@ -1,20 +1,24 @@
-"""What peers, auditors and the log say to each other about audits of contributions: requests and their answers. Sizes are bounded.
+"""Rules and messages of audits: who audits which contribution of a round, what an audit needs, what it finds, and whether lying pays.
 
 A peer asks what is *wanted* of its contributions, and *brings* it: the means of the steps, and the residuals of all claims; where a step
 does not fit, the own vectors of that step. An auditor asks for its *assignments*, gets what was brought a page at a time, *needs* own
 vectors where a step does not fit, and says what it found: a named one by a verdict for the log, a volunteer by a *finding* for a named one.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import count
 from typing import ClassVar
 
+from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_COHORT, MAX_LOCAL_STEPS
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, require
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.records import Claim, Contribution, Header
 from manta_swarm.protocol.signed import Signed, Signing
-from manta_swarm.protocol.verdicts import MAX_VERDICT_BYTES, Outcome
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.verdicts import LEAST_PENDING, MAX_VERDICT_BYTES, AuditRules, Outcome
 
 WANTED, BRING = "audit.wanted", "audit.bring"  # methods: for peers
 ASSIGNMENTS, NEED, FINDING, VERDICT = "audit.assignments", "audit.need", "audit.finding", "audit.verdict"  # for auditors
@@ -231,3 +235,99 @@ def vectors_of(contribution: Contribution, claims: tuple[Claim, ...], failed: tu
     residuals = [claim.residual for claim in claims if claim.residual]
     own = [claim.steps[step].vector for step in failed for claim in claims if step < len(claim.steps)]
     return tuple(dict.fromkeys((*means, *residuals, *own)))
+
+
+KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that were found good before
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A contribution that may be drawn."""
+
+    contribution: bytes  # its digest
+    samples: int  # that an audit of it computes
+    has_proven: bool  # one of its keys is proven
+    is_known: bool  # each of its keys was found good before, since it was last demoted
+
+
+def number(what: str, beacon: bytes, contribution: bytes) -> int:
+    """Return a number below 2^64 that nobody could know before the beacon; its remainder by a much smaller one is as good as uniform."""
+    return int.from_bytes(sha256(encode((what, beacon, contribution)))[:8], "big")
+
+
+def auditor_of(beacon: bytes, contribution: bytes, keys: Sequence[bytes], named: Sequence[bytes]) -> bytes | None:
+    """Return the named auditor whose word that a contribution of ``keys`` is good counts; None: each of them is one of these keys.
+
+    ``named`` are in the order of their keys.
+    """
+    others = [key for key in named if key not in keys]
+    return others[number("auditor", beacon, contribution) % len(others)] if others else None
+
+
+def drawn(rules: AuditRules, beacon: bytes, candidates: Sequence[Candidate]) -> frozenset[bytes]:
+    """Return the digests of those of a round's contributions that are audited.
+
+    1. Of those with a proven key each with a probability of ``audit_percent``.
+    2. Of the others, in an order that the beacon gives, as many as ``newcomer_percent`` of the samples of those with a proven key pay
+       for; where there are none, of all samples. One that this pays in part is drawn with that probability. Half of it is for keys that
+       were found good before: else a crowd of keys that never work would keep one that works from being looked at again.
+    """
+    with_proven = [each for each in candidates if each.has_proven]
+    others = sorted((each for each in candidates if not each.has_proven), key=lambda each: number("order", beacon, each.contribution))
+    found = {each.contribution for each in with_proven if number("audit", beacon, each.contribution) % 100 < rules.audit_percent}
+    budget = rules.newcomer_percent * sum(each.samples for each in with_proven or others)  # in hundredths of a sample
+    known = _paid_by(budget * KNOWN_PERCENT // 100, beacon, [each for each in others if each.is_known])
+    budget -= sum(100 * each.samples for each in known)
+    rest = _paid_by(budget, beacon, [each for each in others if each not in known])
+    return frozenset(found.union(each.contribution for each in (*known, *rest)))
+
+
+def _paid_by(budget: int, beacon: bytes, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return so many of these, in order, as a budget in hundredths of a sample pays for."""
+    found = []
+    for each in candidates:
+        if budget <= 0:
+            break
+        cost = 100 * each.samples
+        if number("part", beacon, each.contribution) % cost < budget:
+            found.append(each)
+        budget -= cost
+    return found
+
+
+MOST_GAIN = 1.0  # contributions: making a new key proven costs more work than that
+
+
+def gain(rules: AuditRules, part: float) -> float:
+    """Return what a proven key gains that leaves out the work of this part of its contributions, in contributions, until it is found.
+
+    The number of contributions until it is found is geometric: each is the last one with probability q = part * audit. It may bring what
+    an audit needs at the last moment, ``kept_rounds`` later. What was handed in more than ``pending_rounds`` before that is paid, though
+    it did not work for that part; what came later is not paid, though it worked for the rest, unless that was drawn and found good.
+    """
+    return _gain(rules, part, rules.pending_rounds - rules.kept_rounds)
+
+
+def _gain(rules: AuditRules, part: float, rounds: int) -> float:
+    audit = rules.audit_percent / 100
+    found = audit * part
+    undetected = (1 - found) ** rounds  # the probability of a life that long
+    return (part * undetected - (1 - part) * (1 - audit) * (1 - undetected)) / found
+
+
+def most_gain(rules: AuditRules) -> float:
+    """Return the most that any part of the work left out gains, in contributions."""
+    return _most_gain(rules, rules.pending_rounds - rules.kept_rounds)
+
+
+def _most_gain(rules: AuditRules, rounds: int) -> float:
+    return max(_gain(rules, percent / 100, rounds) for percent in range(1, 101))
+
+
+def least_pending_rounds(rules: AuditRules) -> int:
+    """Return how many ``pending_rounds`` it takes at least so that nobody gains more than ``MOST_GAIN``, the rest of the rules as they are.
+
+    For the rarest audits, of one in a hundred, these are ``kept_rounds`` and 459.
+    """
+    least = rules.kept_rounds + LEAST_PENDING
+    return next(pending for pending in count(least) if _most_gain(rules, pending - rules.kept_rounds) <= MOST_GAIN)

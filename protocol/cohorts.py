@@ -1,4 +1,4 @@
-"""What a cohort is called, and how two peers show each other that they hold its token.
+"""Names of cohorts, the sizes that names end with in model-parallel, and how two peers prove to each other that they hold the token.
 
 A label names it, else the host, or where the manifest says so whoever is near (``protocol.affinity``).
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.fields import check_name
 from manta_swarm.protocol.signing import PublicKey, sha256
-from manta_swarm.protocol.sizes import ALL, size_of
 
 TOKEN_BYTES = 32
 AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change from round to round
@@ -66,3 +65,32 @@ def cohort_peer_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, 
 def is_cohort_peer_proof(proof: bytes, token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bool:
     """Return whether ``caller`` holds the token."""
     return hmac.compare_digest(proof, cohort_peer_proof(token, run, cohort, caller, callee))
+
+
+NUM_SIZES = 4
+ALL = NUM_SIZES  # architectures of every cost: a name that says nothing
+_SIZED = re.compile(r".+\.size-([1-3])")
+_MAX_NAME = 63  # characters, see ``protocol.fields.check_name``
+_MAX_BARE = _MAX_NAME - len(".size-1")
+
+
+def is_size(size: int) -> bool:
+    """Return whether there is such a size: 1, the least, to ``ALL``."""
+    return 1 <= size <= NUM_SIZES
+
+
+def sized_name(name: str, size: int) -> str:
+    """Return what a cohort of this name goes by in claims and rosters where it has this size; a long name loses its end by it.
+
+    Raises:
+        ValueError: there is no such size.
+    """
+    if not is_size(size):
+        raise ValueError(f"a size is 1 to {NUM_SIZES}, not {size}")
+    return name if size == ALL else f"{name[:_MAX_BARE]}.size-{size}"
+
+
+def size_of(name: str) -> int:
+    """Return the size that a cohort's name says."""
+    sized = _SIZED.fullmatch(name)
+    return ALL if sized is None else int(sized[1])

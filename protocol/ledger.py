@@ -16,9 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from manta_swarm.protocol.admission import PROVEN, Admission
+from manta_swarm.protocol.admission import PROVEN, Admission, Revocation
 from manta_swarm.protocol.admitted import Admitted
-from manta_swarm.protocol.earnings import shares_of
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE, codec_named
 from manta_swarm.protocol.listed import (
@@ -37,10 +36,9 @@ from manta_swarm.protocol.listed import (
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, Round, Threshold, commit_digest
 from manta_swarm.protocol.reputation import Pools, Reputation
-from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.rewards import TrainingSpec, shares_of
 from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import Digest
-from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.protocol.verified import Verified
 

@@ -5,19 +5,17 @@ state goes on by once a ledger has taken it: the values that ``protocol.ledger``
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from manta_swarm.protocol.admission import Admission
-from manta_swarm.protocol.earnings import capped_samples, reward_weight, weighing_of
+from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, Contribution, Round
 from manta_swarm.protocol.reputation import Work
-from manta_swarm.protocol.revocation import Revocation
+from manta_swarm.protocol.rewards import TrainingSpec, capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest
 from manta_swarm.protocol.table import Weighed, Weighing
-from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"

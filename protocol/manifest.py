@@ -12,11 +12,69 @@ from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_name, require
 from manta_swarm.protocol.private import DATA, PRIVATE, SHARED, PrivateData
-from manta_swarm.protocol.recipe import USUAL, Recipe
-from manta_swarm.protocol.shards import TravellingShards
 from manta_swarm.protocol.signing import Digest, Identity, check_public_key, sha256, verify
 from manta_swarm.protocol.verdicts import AuditRules
 from manta_swarm.protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
+
+PIECE_BYTES = 1 << 20  # of all but the last
+MAX_LIST_BYTES = 8 << 20
+MAX_SHARDS = 7_000  # so that a list of so many, and of as many classes as there can be, is a record (protocol.encoding.MAX_ITEMS)
+MAX_SHARD_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class TravellingShards:
+    """What a peer needs to know of a set to get it from others, beside the set's digest. The operator answers for its licence."""
+
+    list_root: bytes  # over the pieces of the list of the shards
+    list_bytes: int
+    size_bytes: int  # of all shards
+    train_shards: int  # how many of them are of samples to train with: the first ones
+
+    def __post_init__(self) -> None:
+        if len(self.list_root) != 32:
+            raise ValueError(f"list_root has {len(self.list_root)} bytes, not 32")
+        if not 1 <= self.list_bytes <= MAX_LIST_BYTES:
+            raise ValueError(f"a list of shards has 1 to {MAX_LIST_BYTES} bytes")
+        if not 1 <= self.train_shards < MAX_SHARDS:
+            raise ValueError(f"a set has 2 to {MAX_SHARDS} shards, of which one at least is held out")
+        if not 1 <= self.size_bytes <= MAX_SHARDS * MAX_SHARD_BYTES:
+            raise ValueError("size_bytes is of shards that cannot be")
+
+
+DECAYS = ("all", "matrices")
+MAX_PERCENT = 200
+ALL_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How strongly images are changed in training, by round and architecture, which weights decay, and when networks teach each other."""
+
+    first_percent: int = 100  # of the usual strength of augmentation, in the first round
+    last_percent: int = 100  # in the last one; in between it goes evenly from the one to the other
+    smaller_percent: int = 100  # of a round's strength: what every architecture has but the largest
+    decay: str = "matrices"  # one of DECAYS: all weights, or all but those of normalisations, biases and transforms of kernels
+    taught_percent: int = 0  # of the rounds, the last ones, in which all learn from the largest network of the base's state, too
+
+    def __post_init__(self) -> None:
+        for percent in (self.first_percent, self.last_percent, self.smaller_percent):
+            if not 0 <= percent <= MAX_PERCENT:
+                raise ValueError(f"augmentation is of 0 to {MAX_PERCENT} percent")
+        if self.decay not in DECAYS:
+            raise ValueError(f"what decays is one of {', '.join(DECAYS)}")
+        if not 0 <= self.taught_percent <= ALL_PERCENT:
+            raise ValueError(f"microbatches are taught in 0 to {ALL_PERCENT} percent of the rounds")
+
+    def strength(self, round: int, num_rounds: int, *, is_largest: bool) -> int:
+        """Return the percentage of the usual augmentation that a microbatch of a round (1 to ``num_rounds``) has."""
+        change = (self.last_percent - self.first_percent) * (round - 1) // max(num_rounds - 1, 1)
+        percent = self.first_percent + change
+        return percent if is_largest else percent * self.smaller_percent // 100
+
+
+USUAL = Recipe()
+
 
 MAX_MANIFEST_BYTES = 262_144
 MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all

@@ -1,15 +1,19 @@
-"""Who signs for a run: its operators' keys, and how many of them a tree head needs before anybody counts it.
+"""The operators of a run: whose signatures a tree head needs, and when an operator that begins with an empty folder takes part.
 
 One operator's word is enough for what it alone answers for: an inclusion promise, an admission proof. A tree head, what the run says, needs
 ``quorum`` different operators in its note: Ed25519 signatures under the log's name, at least one of them, or cosignatures
 (``protocol.cosignatures``). Two quorums have an operator in common, who never signs two trees of one size: so one liar forks nothing.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
+from manta_swarm.protocol.ballots import NOBODY, Ballot
 from manta_swarm.protocol.cosignatures import COSIGNATURE, cosignature_in, witness_name
 from manta_swarm.protocol.errors import ProofError, SignatureError
-from manta_swarm.protocol.manifest import Manifest, SignedManifest
+from manta_swarm.protocol.fields import MAX_ROUND
+from manta_swarm.protocol.manifest import MAX_OPERATORS, Manifest, SignedManifest
+from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import ED25519, TreeHead, key_id, origin, parse_tree_head, signature_line, split_note
 from manta_swarm.protocol.signing import PublicKey, verify_note
 
@@ -160,3 +164,73 @@ class Operators:
             if name == wanted and data[:4] == key_id(wanted, key, kind):
                 return key
         return None
+
+
+LATER = 3  # rounds after the newest of its log for which an operator keeps contributions at most
+_BEHIND = 1  # a round that the old self had in its log, and another one has accepted only
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where an operator stands, as it tells a newcomer."""
+
+    promised: Ballot
+    size: int  # of its log, with the batch that it accepted after it
+    round: int  # the newest of its log
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= MAX_SIZE or not 0 <= self.round <= MAX_ROUND:
+            raise ValueError("no position of an operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A standing, and whose."""
+
+    key: bytes
+    position: LogPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """What a newcomer has heard, and may not forget either."""
+
+    heard: tuple[Heard, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.heard) > MAX_OPERATORS:
+            raise ValueError("more operators than a run has")
+
+    def hearing(self, key: bytes, position: LogPosition) -> "Newcomer":
+        """Return it with what the operator ``key`` said; the first word of each counts."""
+        return self if key in self.keys else replace(self, heard=(*self.heard, Heard(key, position)))
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Who was heard."""
+        return frozenset(each.key for each in self.heard)
+
+    @property
+    def size(self) -> int:
+        """A log that is longer has all that the old self may have signed or accepted, or something else in its place."""
+        return max((each.position.size for each in self.heard), default=0)
+
+    @property
+    def round(self) -> int:
+        """With this round the log has all that the old self kept and that has an inclusion promise."""
+        return max((each.position.round for each in self.heard), default=0) + _BEHIND + LATER
+
+    @property
+    def promised(self) -> Ballot:
+        """The old self promised to listen to none later."""
+        return max((each.position.promised for each in self.heard), default=NOBODY)
+
+    def is_over(self, others: Collection[bytes], size: int, round: int) -> bool:
+        """Return whether an operator takes part from now on, who listens to no ballot older than ``promised``.
+
+        Args:
+            others: the keys of all the run's other operators.
+            size: of its log.
+            round: the newest of its log.
+        """
+        return self.keys.issuperset(others) and size > self.size and round >= self.round

@@ -8,7 +8,6 @@ whole table, what the round paid. It proves nothing of what came after: whether 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from manta_swarm.protocol.earnings import RoundContributions, earned
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, ProofError
 from manta_swarm.protocol.fields import require
@@ -17,9 +16,9 @@ from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_listing
 from manta_swarm.protocol.records import Claim, Listing, Round
+from manta_swarm.protocol.rewards import RoundContributions, TrainingSpec, earned
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, sha256
-from manta_swarm.protocol.training_spec import TrainingSpec
 
 MAX_RECEIPT_BYTES = 2**20 + 2**18
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, get_args
 
-from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.affinity import NOWHERE, Position
+from manta_swarm.protocol.cohorts import ALL, is_size, size_of
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.exchange import (
     GREATEST_MIN_EXPONENT,
@@ -22,12 +23,10 @@ from manta_swarm.protocol.exchange import (
     MAX_ROWS,
 )
 from manta_swarm.protocol.fields import MAX_ROUND, check_digest, check_key, check_name, require
+from manta_swarm.protocol.manifest import MAX_SHARDS
 from manta_swarm.protocol.merkle import MAX_SIZE
-from manta_swarm.protocol.revocation import Revocation
-from manta_swarm.protocol.shards import MAX_SHARDS
 from manta_swarm.protocol.signed import Signed, Signing
 from manta_swarm.protocol.signing import Digest, sha256
-from manta_swarm.protocol.sizes import ALL, is_size, size_of
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 MAX_ENTRY_BYTES = 65_535  # what a bundle of C2SP's tlog-tiles has room for
@@ -54,7 +53,7 @@ class Announcement:
     round: int  # whose state it holds
     sequence: int  # grows with every announcement of this key: milliseconds since 1970
     position: Position = NOWHERE
-    size: int = ALL  # the largest that its device is fast enough for, see ``protocol.sizes``; in data-parallel it means nothing
+    size: int = ALL  # the largest that its device is fast enough for, see ``protocol.cohorts``; in data-parallel it means nothing
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")

@@ -4,7 +4,7 @@ A run without audits has no rules of audits (None): every key is proven then, an
 
 1. a verdict that stands before a round's contributions takes effect with the round's entry (``turn``, first);
 2. then what became old enough is paid, once, by what is known by then;
-3. then the beacon of the round before is there, and says which of its contributions are audited (``protocol.draws``).
+3. then the beacon of the round before is there, and says which of its contributions are audited (``protocol.auditing``).
 
 *Good* is a claim by the word of the one named auditor that the beacon draws. All that takes something away needs more than half of the
 named auditors; where these differ in how much, what so many of them say at least.
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from manta_swarm.protocol.draws import Candidate, auditor_of, drawn
+from manta_swarm.protocol.auditing import Candidate, auditor_of, drawn
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.rewards import share_out
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict

@@ -28,8 +28,8 @@ from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Contribution, Header, InclusionPromise, Round, commit_digest, entry_of
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.training_spec import TrainingSpec
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 

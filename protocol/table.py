@@ -29,7 +29,7 @@ class Weighing:
     """What a contribution's weight follows from. It is in no record: claims, and whose keys are proven, say it."""
 
     age: int  # commits between its base and the round's
-    role: int  # see ``protocol.training_spec``
+    role: int  # see ``protocol.rewards``
     samples: int  # over its claims, each one's capped
     unproven: int = 0  # of these: of keys that are not proven
 

@@ -2,7 +2,7 @@
 
 An audit computes all of a contribution again: every microbatch of every claim, step by step, from the means of its steps to its body.
 Verdicts stand in the log before the contributions of a round, and take effect with its entry. What they lead to is in
-``protocol.reputation``; which contributions are audited, in ``protocol.draws``.
+``protocol.reputation``; which contributions are audited, in ``protocol.auditing``.
 """
 
 from dataclasses import dataclass

@@ -11,10 +11,10 @@ import torch
 from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.aggregator.features.audits.brought import Audited, Brought
 from manta_swarm.codec.residuals import Vector, vector_digest
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.peer_status import PeerStatus
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
 from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor
 from manta_swarm.peer.features.audit.bringing import Bringing

@@ -21,13 +21,12 @@ from manta_swarm.codec.outcome import outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.blobs import Blob, BlobStore
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import serve_vectors
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
-from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import ClaimError, LedgerError, Unreachable
 from manta_swarm.protocol.ledger import Ledger
@@ -39,6 +38,7 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, entry_of
 from manta_swarm.protocol.reputation import Reputation
+from manta_swarm.protocol.rewards import RoundContributions
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.table import Weighed, weighed_bytes, weights_root

@@ -24,7 +24,7 @@ EXCHANGE = Exchange(
 
 @dataclass(frozen=True)
 class FixedTrainingSpec:
-    """A ``protocol.training_spec.TrainingSpec`` that asks the same of everybody in every round."""
+    """A ``protocol.rewards.TrainingSpec`` that asks the same of everybody in every round."""
 
     prices: tuple[int, ...] = (10, 15)
     sorts: frozenset[int] = frozenset()  # rounds whose update reorders the weights

@@ -33,21 +33,17 @@ TRAINING = (DOCS / "training.md").read_text(encoding="utf-8")
 SPACES = [space_named(name) for name in ("classifier-tiny", "classifier-base", "stereo-tiny", "stereo-base")]
 
 BLOCKS = {  # records that the document has as a block of fields, by the module that has them
-    "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission",
+    "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission Revocation",
     "manta_swarm.protocol.affinity": "Position",
     "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskAssignments Needed Assignment Assignments "
     "Need Finding",
-    "manta_swarm.protocol.earnings": "RoundContributions",
+    "manta_swarm.protocol.rewards": "RoundContributions",
     "manta_swarm.protocol.exchange": "Exchange",
-    "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer",
-    "manta_swarm.protocol.measures": "Measure",
+    "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer Recipe TravellingShards",
+    "manta_swarm.protocol.private": "Measure PrivateData",
     "manta_swarm.peer.commands.tables": "TableOffer",
-    "manta_swarm.protocol.private": "PrivateData",
-    "manta_swarm.protocol.recipe": "Recipe",
     "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round InclusionPromise "
     "Receipt Included Listing",
-    "manta_swarm.protocol.revocation": "Revocation",
-    "manta_swarm.protocol.shards": "TravellingShards",
     "manta_swarm.protocol.table": "Weighed",
     "manta_swarm.protocol.verdicts": "AuditRules Verdict Settlement",
     "manta_swarm.network.log_client": "CreditWord",
@@ -55,11 +51,10 @@ BLOCKS = {  # records that the document has as a block of fields, by the module 
 TOLD = {  # records that the document tells in a sentence
     "manta_swarm.peer.features.two_views.partner": "Site",
     "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin",
-    "manta_swarm.protocol.admission": "AdmissionProof",
+    "manta_swarm.protocol.admission": "AdmissionProof AskRevoked Revoked",
     "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
     "manta_swarm.protocol.histories": "Histories",
     "manta_swarm.protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
-    "manta_swarm.protocol.revocation": "AskRevoked Revoked",
     "manta_swarm.network.blobs": "ProvenPiece",
     "manta_swarm.network.invitation": "Token",
     "manta_swarm.network.light_pay": "LightPay",

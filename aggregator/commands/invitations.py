@@ -46,7 +46,7 @@ def revoke(directory: Path, peer: str | None, told: str | None) -> None:
 
 
 def _target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
-    """Return what is to be taken back, as ``protocol.revocation.Revocation`` has it.
+    """Return what is to be taken back, as ``protocol.admission.Revocation`` has it.
 
     Args:
         peer: a peer's id, or None.
@@ -56,8 +56,8 @@ def _target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
         UserError: it is not one of the two, or none.
     """
     from manta_swarm.network.invitation import read_invitation
+    from manta_swarm.protocol.admission import INVITED, PEER
     from manta_swarm.protocol.errors import SignatureError
-    from manta_swarm.protocol.revocation import INVITED, PEER
     from manta_swarm.protocol.signing import key_named
 
     if (peer is None) == (invitation is None):

@@ -9,8 +9,7 @@ import click
 from manta_swarm.aggregator.commands import FOLDER, clear_errors
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
-from manta_swarm.runtime.console import PrintingConsole
-from manta_swarm.runtime.logs import FORMATS, set_up_logging
+from manta_swarm.runtime.console import FORMATS, PrintingConsole, set_up_logging
 from manta_swarm.runtime.signals import told_to_stop
 
 _RUN = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,6 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, FeedAnswer
 from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import grace_ms
@@ -22,6 +21,7 @@ from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.notes import parse_tree_head, split_note
 from manta_swarm.protocol.records import Included, Listing
 from manta_swarm.protocol.reputation import paid_with
+from manta_swarm.protocol.rewards import MAX_CLAIMS_BYTES, RoundContributions
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.table import weighed_bytes
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock

@@ -8,7 +8,7 @@ from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.shards import PIECE_BYTES, TravellingShards
+from manta_swarm.protocol.manifest import PIECE_BYTES, TravellingShards
 from manta_swarm.protocol.signing import Digest
 
 

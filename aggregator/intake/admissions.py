@@ -15,14 +15,22 @@ from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.network.admission_filter import AdmissionFilter, Known, NotAdmitted, stranger_told
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import OwnNode
-from manta_swarm.protocol.admission import INVITATION, MAX_ADMISSION_BYTES, Admission, AdmissionProof
+from manta_swarm.protocol.admission import (
+    INVITATION,
+    MAX_ADMISSION_BYTES,
+    MAX_PAGE,
+    Admission,
+    AdmissionProof,
+    AskRevoked,
+    Revocation,
+    Revoked,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import entry_of
-from manta_swarm.protocol.revocation import MAX_PAGE, AskRevoked, Revocation, Revoked
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 

@@ -26,8 +26,8 @@ from manta_swarm.aggregator.intake.refusals import NotTheirs, bringer_of, check_
 from manta_swarm.aggregator.intake.uploads import Upload, Uploads
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from manta_swarm.network.blobs import Blob
-from manta_swarm.network.budget import Faults
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
+from manta_swarm.network.rates import Faults
 from manta_swarm.protocol.closing import Closing, NotTaken
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, RemoteFault

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.status import OwnQuality
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import LedgerError, RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, BlobDistribution, Measure
+from manta_swarm.protocol.private import MAX_SIGNED_BYTES, BlobDistribution, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
+from manta_swarm.protocol.admission import TAKEN_BACK
 from manta_swarm.protocol.closing import GONE, NotTaken
 from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, Header
-from manta_swarm.protocol.revocation import TAKEN_BACK
 from manta_swarm.protocol.rosters import claim_bytes
 from manta_swarm.protocol.signing import PublicKey
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Busy
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from manta_swarm.protocol.closing import NotTaken

@@ -17,13 +17,14 @@ from manta_swarm.network.log_proofs import (
     MAX_ASK_CONSISTENCY_BYTES,
     MAX_ASK_ENTRIES_BYTES,
     MAX_ENTRIES_BYTES,
+    PUBLISHED_S,
     AskConsistency,
     AskEntries,
     Consistency,
     HeldHead,
     ShownHead,
+    publish_newest,
 )
-from manta_swarm.network.newest_head import PUBLISHED_S, publish_newest
 from manta_swarm.network.operator_line import lacking
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.encoding import pack, unpack

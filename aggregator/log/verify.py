@@ -19,8 +19,8 @@ from manta_swarm.protocol.merkle import Frontier, Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.reputation import Reputation
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import PublicKey
-from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verified import Verified
 
 TrainingSpecOf = Callable[[Manifest], TrainingSpec]

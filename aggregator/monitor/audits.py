@@ -11,7 +11,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed, Settled, Turn
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.reputation import Audit, Fault, Pools, Reputation, Work
-from manta_swarm.protocol.training_spec import TrainingSpec
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from manta_swarm.protocol.verified import Verified
 

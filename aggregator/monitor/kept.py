@@ -30,8 +30,8 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Frontier, leaf_hash
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import peer_name, sha256
-from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.runtime.disk import replace_file
 
 KEPT = "view.kept"

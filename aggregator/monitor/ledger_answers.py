@@ -9,10 +9,9 @@ from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, numb
 from manta_swarm.aggregator.monitor.opened import Opened, Said, fields, opened
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_witness
 from manta_swarm.aggregator.monitor.sight import KEPT_HEADS, Sight
-from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.merkle import leaf_hash
 from manta_swarm.protocol.records import Contribution, Round
-from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 

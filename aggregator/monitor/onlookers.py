@@ -14,7 +14,7 @@ from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.intake.refusals import refused_of
 from manta_swarm.aggregator.monitor.watched import Tally
 from manta_swarm.aggregator.status import AggregatorStatus, Handed, OpenRound, StatusFile, unix_ms
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing, Stage
 from manta_swarm.protocol.signing import peer_name

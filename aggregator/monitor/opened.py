@@ -4,9 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.records import Claim, Contribution, Header, Logged, Round, kind_of, open_entry
-from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.protocol.verified import Verified

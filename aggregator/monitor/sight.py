@@ -29,7 +29,7 @@ from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.operators import Operators
-from manta_swarm.protocol.training_spec import TrainingSpec
+from manta_swarm.protocol.rewards import TrainingSpec
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 64  # 5 ms, or 20 ms where a ledger follows

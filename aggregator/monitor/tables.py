@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from manta_swarm.aggregator.monitor.opened import Opened
-from manta_swarm.protocol.earnings import reward_weight, shares_of
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, Round
-from manta_swarm.protocol.training_spec import TrainingSpec
+from manta_swarm.protocol.rewards import TrainingSpec, reward_weight, shares_of
 
 
 @dataclass(frozen=True, slots=True)

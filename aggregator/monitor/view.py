@@ -18,8 +18,8 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.reputation import Reputation, Work
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import peer_name
-from manta_swarm.protocol.training_spec import TrainingSpec
 from manta_swarm.protocol.verdicts import Settlement
 
 KEPT_CLAIMS = 64  # of each peer, the newest

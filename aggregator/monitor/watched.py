@@ -11,8 +11,7 @@ from collections import Counter, OrderedDict
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.status import Calls
 from manta_swarm.network.log_client import TRAINING, AfterRound
-from manta_swarm.network.rpc import Endpoint, Handler
-from manta_swarm.network.through import Through
+from manta_swarm.network.rpc import Endpoint, Handler, Through
 from manta_swarm.protocol.auditing import BRING
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError

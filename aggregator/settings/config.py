@@ -39,10 +39,8 @@ from manta_swarm.automl.training.settings import Settings, first_min_exponent, t
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_AGE, Exchange
 from manta_swarm.protocol.light import why_no_leases
-from manta_swarm.protocol.manifest import Manifest, Optimizer
+from manta_swarm.protocol.manifest import ALL_PERCENT, Manifest, Optimizer, TravellingShards
 from manta_swarm.protocol.private import PRIVATE, PrivateData
-from manta_swarm.protocol.recipe import ALL_PERCENT
-from manta_swarm.protocol.shards import TravellingShards
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.runtime.disk import settings_text
 

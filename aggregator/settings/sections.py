@@ -10,13 +10,12 @@ from manta_swarm.aggregator.settings.base import Section
 from manta_swarm.automl.spaces.space import fitted_name
 from manta_swarm.automl.training.settings import recipe_for, usual
 from manta_swarm.protocol.admission import LIST, AdmissionRule
+from manta_swarm.protocol.auditing import MOST_GAIN, least_pending_rounds, most_gain
 from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
-from manta_swarm.protocol.deterrence import MOST_GAIN, least_pending_rounds, most_gain
 from manta_swarm.protocol.errors import SignatureError, UserError
 from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, codec_named
 from manta_swarm.protocol.fields import MAX_ROUND, check_name
-from manta_swarm.protocol.manifest import MAX_OPERATORS
-from manta_swarm.protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
+from manta_swarm.protocol.manifest import ALL_PERCENT, MAX_OPERATORS, MAX_PERCENT, USUAL, Recipe
 from manta_swarm.protocol.signing import key_named
 from manta_swarm.protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
 

@@ -19,8 +19,7 @@ from manta_swarm.automl.training.settings import Settings, recipe_for, usual
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
 from manta_swarm.protocol.fields import MAX_ROUND
-from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
-from manta_swarm.protocol.recipe import ALL_PERCENT, MAX_PERCENT, Recipe
+from manta_swarm.protocol.manifest import ALGORITHMS, ALL_PERCENT, MAX_PERCENT, SCHEDULES, TASKS, Recipe
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:

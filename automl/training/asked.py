@@ -1,4 +1,4 @@
-"""What the log's rules need to know of a run's training (``protocol.training_spec``), as its manifest and this package's schedules give it.
+"""What the log's rules need to know of a run's training (``protocol.rewards``), as its manifest and this package's schedules give it.
 
 Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.training_spec`` has what means need besides.
 """
@@ -17,7 +17,7 @@ _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for 
 
 
 class AskedTrainingSpec:
-    """Implements ``protocol.training_spec.TrainingSpec``."""
+    """Implements ``protocol.rewards.TrainingSpec``."""
 
     def __init__(self, manifest: Manifest) -> None:
         """Use the manifest's plan and prices.

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
-from manta_swarm.protocol.sizes import ALL, NUM_SIZES
+from manta_swarm.protocol.cohorts import ALL, NUM_SIZES
 
 _REMEMBERED = 4096  # draws: a table's rows are asked for again and again
 _Choice = tuple[int, int, str]  # unit and layer; -1 where it is not of one
@@ -22,7 +22,7 @@ def bound_macs(space: SearchSpace, size: int) -> int:
 
     Args:
         space: the supernet's whole space.
-        size: see ``protocol.sizes``.
+        size: see ``protocol.cohorts``.
     """
     least, most = macs(space.smallest(), space), macs(space.largest(), space)
     return least + (most - least) * size // NUM_SIZES
@@ -38,7 +38,7 @@ def drawn(part: SearchSpace, whole: SearchSpace, size: int, seed: str) -> Archit
     Args:
         part: what a phase trains of ``whole``.
         whole: the supernet's space.
-        size: see ``protocol.sizes``.
+        size: see ``protocol.cohorts``.
         seed: the same one gives the same architecture everywhere.
     """
     rng = random.Random(seed)

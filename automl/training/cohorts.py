@@ -51,7 +51,7 @@ class Learnt:
     cohort: Cohort
     values: Vector  # (N,): the mean gradient, or the change of the weights
     samples: int
-    role: int  # see ``protocol.training_spec``
+    role: int  # see ``protocol.rewards``
     mask: NDArray[np.bool_] | None  # (N,): what its architecture covers; None: all
 
 

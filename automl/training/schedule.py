@@ -24,10 +24,9 @@ from itertools import pairwise
 
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.cohort_sizes import drawn
+from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
-from manta_swarm.protocol.manifest import SCHEDULES, Manifest, Optimizer
-from manta_swarm.protocol.recipe import USUAL, Recipe
-from manta_swarm.protocol.sizes import ALL, size_of
+from manta_swarm.protocol.manifest import SCHEDULES, USUAL, Manifest, Optimizer, Recipe
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 
 from manta_swarm.protocol.exchange import codec_named
-from manta_swarm.protocol.manifest import Optimizer
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Optimizer, Recipe
 
 
 @dataclass(frozen=True, slots=True)

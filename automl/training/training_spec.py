@@ -8,7 +8,7 @@ from manta_swarm.automl.training.coverage import coverage_of
 
 
 class RunTrainingSpec(AskedTrainingSpec):
-    """Implements ``protocol.training_spec.TrainingSpec``."""
+    """Implements ``protocol.rewards.TrainingSpec``."""
 
     def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
         """Return (N,) which weights a cohort's contribution to a round is about; None: all (``automl.training.coverage.coverage_of``)."""

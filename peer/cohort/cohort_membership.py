@@ -25,9 +25,8 @@ from manta_swarm.protocol.affinity import (
     cohorts,
     first_name,
 )
-from manta_swarm.protocol.cohorts import AFFINITY, Group
+from manta_swarm.protocol.cohorts import AFFINITY, ALL, NUM_SIZES, Group, sized_name
 from manta_swarm.protocol.signing import PublicKey, peer_name
-from manta_swarm.protocol.sizes import ALL, NUM_SIZES, sized_name
 
 _SHOWN = 3  # landmarks
 

@@ -22,7 +22,7 @@ from manta_swarm.peer.commands.findings import Finding, State
 from manta_swarm.peer.commands.report import is_running
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.run_locator import find_addresses
-from manta_swarm.peer.limits import nvml
+from manta_swarm.peer.limits import sensors
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
 from manta_swarm.peer.store import read_last_run
 from manta_swarm.protocol.errors import MantaError, Unreachable, UserError
@@ -202,8 +202,8 @@ def _gpus(config: PeerConfig) -> tuple[Finding, int]:
     finding = findings.gpus(
         wants_none=config.gpus == "none",
         cards=_cards(),
-        driver=nvml.driver(),
-        found=nvml.gpus(),
+        driver=sensors.driver(),
+        found=sensors.gpus(),
         torch_cuda=torch.version.cuda,
         torch_counts=counts,
         version=torch.__version__,

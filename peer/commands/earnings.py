@@ -9,8 +9,7 @@ from pathlib import Path
 
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
-from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.payout_receipts import MANIFEST, load_manifest, load_payout_receipt
+from manta_swarm.peer.credit.payout_receipts import MANIFEST, Kept, load_manifest, load_payout_receipt
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, RUNS, credit_file, newest_file
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError

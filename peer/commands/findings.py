@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from manta_swarm.peer.limits.nvml import Gpu
+from manta_swarm.peer.limits.sensors import Gpu
 
 _MB, _GB = 10**6, 10**9
 _WORKER_BYTES = 400 * _MB  # what one takes on the CPU, torch most of all

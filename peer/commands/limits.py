@@ -58,8 +58,7 @@ def _set_limits(directory: Path, told: dict[str, str]) -> str:
     """
     from manta_swarm.peer.config import load_config
     from manta_swarm.peer.control import LIMITS, tell
-    from manta_swarm.peer.limits.kept import checked, keep_limits
-    from manta_swarm.peer.limits.limits import listed
+    from manta_swarm.peer.limits.limits import checked, keep_limits, listed
     from manta_swarm.peer.limits.sensors import THIS_COMPUTER
     from manta_swarm.runtime.control import NobodyRuns
     from manta_swarm.runtime.disk import IDENTITY

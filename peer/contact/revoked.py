@@ -6,11 +6,11 @@ import contextlib
 from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.admission import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.operators import Operators
-from manta_swarm.protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
 
 METHOD = "revoked"
 

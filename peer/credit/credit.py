@@ -18,18 +18,17 @@ from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted, CreditWord
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
+from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
 from manta_swarm.peer.faults import is_guilty
 from manta_swarm.peer.store import PAYOUT_RECEIPTS
 from manta_swarm.peer.sync.check import SHARE
-from manta_swarm.protocol.earnings import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, StorageError
 from manta_swarm.protocol.payout_receipts import PayoutReceipt
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.reputation import Fault
+from manta_swarm.protocol.rewards import MAX_CLAIMS_BYTES, RoundContributions, claims_of, shares_by
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.runtime.atomic_file import DamagedFile
 

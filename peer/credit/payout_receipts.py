@@ -1,4 +1,4 @@
-"""The payout receipts of one run on the disk: a file a round, whole or absent, under a budget; read by others while the peer writes.
+"""Keeps on the disk what proves a peer's credit: a payout receipt for each round, and the newest word of the log.
 
 DIR/manifest      the run's signed manifest: prices, pool and the operator's key, without which a payout receipt proves nothing
 DIR/<round>       a payout receipt (``protocol.payout_receipts``), by the round that counted the work, 8 digits or more
@@ -8,9 +8,10 @@ Then whole payout receipts go, the oldest first.
 """
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from manta_swarm.network.log_client import CreditWord
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, StorageError
 from manta_swarm.protocol.footprint import MAX_RECEIPTS_BYTES
@@ -121,3 +122,31 @@ def load_manifest(directory: Path) -> SignedManifest:
         return SignedManifest.read(path.read_bytes())
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}; without it nothing of these rounds can be checked") from error
+
+
+REMEMBERED = 64  # newest rounds that were computed: none is added twice
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known, as it is kept."""
+
+    word: tuple[CreditWord, ...] = ()  # the log's newest, at most one; none: it said nothing yet
+    checked: int = 0  # computed here: the sum over ...
+    num_checked: int = 0  # ... so many rounds
+    newest: tuple[int, ...] = ()  # of these rounds
+
+    def __post_init__(self) -> None:
+        if min(self.checked, self.num_checked) < 0 or len(self.newest) > REMEMBERED or len(self.word) > 1:
+            raise ValueError("a credit that cannot be")
+
+    def told(self, word: CreditWord) -> "Kept":
+        """Return it with what the log says, unless a newer word is there."""
+        return self if self.word and word.round < self.word[0].round else replace(self, word=(word,))
+
+    def computed(self, round_: int, earned: int) -> "Kept":
+        """Return it with what a round paid, computed here; once for each of the newest rounds."""
+        if round_ in self.newest:
+            return self
+        newest = (*self.newest, round_)[-REMEMBERED:]
+        return replace(self, checked=self.checked + earned, num_checked=self.num_checked + 1, newest=newest)

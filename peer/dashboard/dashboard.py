@@ -22,7 +22,7 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.control import LEAVE, PAUSE, RESUME, look, tell
 from manta_swarm.peer.dashboard import text
 from manta_swarm.peer.dashboard.text import Machine, Rates, Window
-from manta_swarm.peer.limits import nvml, sensors
+from manta_swarm.peer.limits import sensors
 from manta_swarm.peer.limits.power import PowerMeter
 from manta_swarm.peer.status import YOU
 from manta_swarm.protocol.errors import MantaError
@@ -111,7 +111,7 @@ class Eyes:
 
 
 def _machine(meter: PowerMeter) -> Machine:
-    watts, found = [gpu.watts for gpu in nvml.gpus() if gpu.watts is not None], meter.look()
+    watts, found = [gpu.watts for gpu in sensors.gpus() if gpu.watts is not None], meter.look()
     celsius = None
     with contextlib.suppress(OSError):
         celsius = sensors.hottest()

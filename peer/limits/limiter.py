@@ -1,10 +1,12 @@
-"""Keeps a person's limits while a peer runs: looks at the computer every few seconds, pauses the peer and lets it go on, takes new limits.
+"""Keeps a person's limits while a peer runs: looks at the computer every few seconds, pauses and resumes the peer, takes new limits.
 
 What decides is ``peer.limits.limits``; what is paused is behind ``Limited``. It is there before the peer has found its run, and what it
 was told by then holds from the peer's first moment on.
 """
 
 import asyncio
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,7 @@ from typing import Protocol
 from manta_swarm.network import timeouts
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.limits.kept import checked, keep_limits
-from manta_swarm.peer.limits.limits import Limits, listed, reasons
+from manta_swarm.peer.limits.limits import Limits, checked, keep_limits, listed, reasons
 from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import YOU, LiveStatus
 from manta_swarm.runtime.tasks import wait_within
@@ -165,3 +166,31 @@ def described(limits: Limits, why: Mapping[str, str]) -> str:
     """Return what holds, for a person."""
     said = listed(limits.words()) or "no limits"
     return f"{said}; nothing is computed now: {'; '.join(why.values())}" if why else said
+
+
+def _now_s() -> float:
+    """Return the time in seconds by a clock that goes on while the computer sleeps."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time()  # a person may set it; then an absence is seen that was none, which does no harm
+
+
+class Absences:
+    """Sees by a clock's jumps that nothing ran here."""
+
+    def __init__(self, now_s: float | None = None) -> None:
+        """Begin at this time; None: now."""
+        self._last_s = _now_s() if now_s is None else now_s
+
+    async def next_return(self) -> float:
+        """Return after the next absence for about how many seconds it lasted."""
+        self._last_s = _now_s()
+        while True:
+            await asyncio.sleep(timeouts.LOOK_AT_CLOCK_S)
+            if (absent_s := self.look(timeouts.LOOK_AT_CLOCK_S, _now_s())) > 0:
+                return absent_s
+
+    def look(self, expected_s: float, now_s: float) -> float:
+        """Return how much more time went by since the last look than was expected, where that is an absence; else 0."""
+        missing_s, self._last_s = now_s - self._last_s - expected_s, now_s
+        return missing_s if missing_s > timeouts.ABSENT_S else 0.0

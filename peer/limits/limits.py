@@ -1,15 +1,21 @@
-"""What a person lets a peer take of this computer, and what follows from it and from the computer's state: pure, without a clock.
+"""What a person lets a peer use of this computer, the file that keeps it, and what follows from it and the computer's state.
 
 ``Limits`` are settings, in the words of a person (60%, 10Mbit, 22:00-07:00) or as what they are kept as. ``reasons`` says why nothing is to
 be computed now. Shares, threads and rates hold all the time; what applies them is elsewhere (``peer.limits.limiter``).
 """
 
+import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime.disk import make_directory, replace_file, settings_text
 
 Span: TypeAlias = tuple[int, int]  # minutes of the day, from the first one to before the second one; over midnight where that is less
 
@@ -287,3 +293,74 @@ def _clock(minute: int) -> str:
 
 def _spans(spans: tuple[Span, ...]) -> str:
     return ",".join(f"{_clock(begins)}-{_clock(ends or _DAY_MIN)}" for begins, ends in spans)
+
+
+def limits_file(directory: Path) -> Path:
+    """Return the file of a peer's directory."""
+    return directory / "limits.toml"
+
+
+def settings_in(path: Path) -> dict[str, Any]:
+    """Return what a file of settings (TOML) says; nothing where there is none.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return tomllib.loads(settings_text(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}; mend it, or move it away") from error
+
+
+def kept_limits(directory: Path) -> dict[str, Any]:
+    """Return what ``manta-peer limits`` was told of the peer of ``directory``, in the person's words.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = limits_file(directory)
+    kept = settings_in(path)
+    if wrong := sorted(set(kept) - set(Limits.model_fields)):
+        raise UserError(f"{path}: {wrong[0]!r} is no limit; delete the file, or that line")
+    return kept
+
+
+def keep_limits(directory: Path, told: dict[str, str]) -> None:
+    """Keep what a person said of limits, over what was said before; the directory is made if it is not there.
+
+    Raises:
+        UserError: a limit that cannot be, or the directory cannot be made.
+        StorageError: the disk refuses.
+    """
+    checked(told)
+    make_directory(directory)
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in {**kept_limits(directory), **told}.items()]
+    text = "\n".join(("# Written by manta-peer limits; stronger than peer.toml.", *lines, ""))
+    replace_file(limits_file(directory), text.encode())
+
+
+def checked(told: dict[str, str], before: Limits | None = None) -> Limits:
+    """Return the limits ``before``, or none, changed by what a person said.
+
+    Raises:
+        UserError: a limit that cannot be; the message says what it takes.
+    """
+    try:
+        before = before or Limits()
+        return type(before)(**{**before.model_dump(), **told})
+    except ValidationError as error:
+        raise refused(error, flag_of) from error
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def refused(error: ValidationError, origin: Callable[[str], str]) -> UserError:
+    """Return the one line that says what is wrong with a setting; ``origin`` says where the person wrote it."""
+    problem = error.errors()[0]
+    said = problem["msg"].removeprefix("Value error, ")
+    return UserError(f"{origin(str(problem['loc'][0]))}: {said}" if problem["loc"] else said)  # settings that do not go together

@@ -1,5 +1,6 @@
-"""What a computer says of itself: the time of its day, its power, who uses it, how hot it is. Each may not be known."""
+"""Reads the computer's state: time of day, power supply, idle time of its user, temperatures, and what NVIDIA's driver says of GPUs."""
 
+import functools
 import os
 import re
 import shutil
@@ -8,14 +9,75 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
-from manta_swarm.peer.limits import nvml
 from manta_swarm.peer.limits.limits import Limits, Readings
 from manta_swarm.protocol.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, by its index at the driver; None: it does not say."""
+
+    name: str
+    celsius: float | None
+    watts: float | None
+    memory_bytes: int | None
+    memory_used_bytes: int | None  # by all programs
+
+
+def driver() -> str | None:
+    """Return the driver's version; None: there is no driver."""
+    library = _library()
+    version: str | None = None if library is None else _answer(library, library.nvmlSystemGetDriverVersion)
+    return version
+
+
+def gpus() -> list[Gpu]:
+    """Return the GPUs of this computer in the driver's order."""
+    library = _library()
+    if library is None:
+        return []
+    count = _answer(library, library.nvmlDeviceGetCount) or 0
+    devices = [_answer(library, library.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+    return [_gpu(library, device) for device in devices if device is not None]
+
+
+@functools.cache
+def _library() -> Any:
+    """Return pynvml, ready for questions; None: there is no driver. It stays ready until the process ends."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _answer(library: Any, question: Callable[..., Any], *about: Any) -> Any:
+    try:
+        return question(*about)
+    except library.NVMLError:  # an old driver, or a GPU that does not measure it
+        return None
+
+
+def _gpu(library: Any, device: Any) -> Gpu:
+    celsius = _answer(library, library.nvmlDeviceGetTemperature, device, library.NVML_TEMPERATURE_GPU)
+    milliwatts = _answer(library, library.nvmlDeviceGetPowerUsage, device)
+    memory = _answer(library, library.nvmlDeviceGetMemoryInfo, device)
+    return Gpu(
+        _answer(library, library.nvmlDeviceGetName, device) or "a GPU",
+        None if celsius is None else float(celsius),
+        None if milliwatts is None else milliwatts / 1000,
+        None if memory is None else int(memory.total),
+        None if memory is None else int(memory.used),
+    )
+
 
 Reading = TypeVar("Reading")
 
@@ -85,7 +147,7 @@ def hottest() -> float | None:
     """Return the temperature of the hottest processor or GPU, degrees Celsius."""
     zones = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
     named = [zone.current for name in _PROCESSORS for zone in zones.get(name, ())] or [zone.current for zone in zones.get(_ANY_ZONE, ())]
-    found = [each for each in (*named, *(gpu.celsius for gpu in nvml.gpus())) if each is not None]
+    found = [each for each in (*named, *(gpu.celsius for gpu in gpus())) if each is not None]
     return max(found) if found else None
 
 

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment
-from manta_swarm.network.log_proofs import proof_between
+from manta_swarm.network.log_proofs import look_up_newest, proof_between
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.newest_head import look_up_newest
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.sync.heads import ConsistencyChecker

@@ -1,4 +1,4 @@
-"""The state that a peer holds, its teacher, and the ways from one committed state to the next: by bodies, by the mean, by the state itself.
+"""Fetches, checks and serves the run's states, and brings a peer that was away to the newest one.
 
 Whatever is fewest bytes is fetched; what it comes to is compared with the digest in the log before it is the state. The teacher, an earlier
 state that later rounds learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether it was given
@@ -19,13 +19,14 @@ from manta_swarm.codec.outcome import mean_of
 from manta_swarm.codec.vectors import joined, vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
-from manta_swarm.peer.context import RunContext
+from manta_swarm.peer.context import Progress, RunContext
+from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.table import Weighed
-from manta_swarm.runtime.tasks import together
+from manta_swarm.runtime.tasks import together, unless_set, wait_within
 
 _WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
 _BODIES_AT_ONCE = 4
@@ -265,3 +266,57 @@ class States:
     async def _state(self, digest: bytes) -> Blob:
         sizes = state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
         return await self._distribution.blob(digest, sizes, "state", may_be_old=True)
+
+
+class CatchingUp:
+    """One peer's way to the newest commits' states."""
+
+    def __init__(self, context: RunContext, progress: Progress, states: States, checker: Checker) -> None:
+        """Prepare.
+
+        Args:
+            context: of the run.
+            progress: says what is missing, and is told what is held.
+            states: fetches it.
+            checker: computes some of it again.
+        """
+        self._context = context
+        self._progress = progress
+        self._states = states
+        self._checker = checker
+        self._checking: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Check nothing any more."""
+        for check in self._checking:
+            check.cancel()
+
+    async def catch_up(self, tasks: asyncio.TaskGroup) -> None:
+        """Fetch what leads to the newest commit, or a step towards it, check it, and make it the state; ``tasks`` has what goes on then."""
+        machine, commits, live_status = self._progress.machine, self._progress.commits, self._context.live_status
+        now_ms = self._context.clock.now_ms
+        target = self._states.next_stop(machine.path, machine.held, commits.min_exponents)
+        started_ms = now_ms()
+        try:
+            mean = await unless_set(self._progress.leaving, self._states.reach(target, machine.held, commits.min_exponents))
+        except Unreachable as error:
+            logger.info("catching up failed round=%d reason=%s", target.round, error)
+            if target is not machine.missing:
+                return  # there is the newest one's state as well
+            live_status.wait_for(f"somebody who has the state of round {target.round}")
+            await wait_within(self._progress.changed, timeouts.LOG_AGAIN_S[0])
+            return
+        if self._progress.leaving.is_set():
+            return
+        self._progress.lap.mark("fetch")
+        commitment = commits.commitment(target.round)
+        if mean is not None and commitment is not None and self._checker.wants(commitment.proven.round):
+            self._checking.add(check := tasks.create_task(self._checker.check(commitment.receipt, commitment.proven, mean)))
+            check.add_done_callback(self._checking.discard)
+        first = machine.held is None
+        machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._progress.open_ms(self._context.manifest))
+        live_status.update(waiting_for="", phase=machine.phase.value, round=target.round, state=target.state.hex())
+        live_status.write()
+        if first:
+            live_status.update(joined_at_round=target.round)
+            live_status.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")

@@ -45,7 +45,7 @@ class Microbatches(Protocol):
 
 
 class MayStart(Protocol):
-    """Decides whether there is time for another microbatch (``peer.train.timing.Timing``)."""
+    """Decides whether there is time for another microbatch (``peer.train.trainer.Timing``)."""
 
     def may_start(self, step: int, microbatches: int, ends: float | None, worker: int) -> bool:
         """Return whether a worker is to start another microbatch of a step, which has so many and ends then as its cohort says."""

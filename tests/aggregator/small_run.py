@@ -16,8 +16,8 @@ from manta_swarm.protocol.notes import TreeHead, open_tree_head, origin, sign_tr
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Header, entry_of
+from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from manta_swarm.protocol.training_spec import TrainingSpec
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of
 from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of

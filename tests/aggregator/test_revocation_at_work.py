@@ -13,10 +13,9 @@ from manta_swarm.aggregator.settings.inviting import invitation
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.admission import TAKEN_BACK, AdmissionRule
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.revocation import TAKEN_BACK
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
 from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run

@@ -26,10 +26,10 @@ from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
-from manta_swarm.protocol.admission import Admission, AdmissionProof, Invitation
+from manta_swarm.protocol.admission import Admission, AdmissionProof, Invitation, Revocation
 from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
-from manta_swarm.protocol.cohorts import cohort_name, cohort_peer_proof, meeting_secret
-from manta_swarm.protocol.draws import auditor_of, number
+from manta_swarm.protocol.auditing import auditor_of, number
+from manta_swarm.protocol.cohorts import NUM_SIZES, cohort_name, cohort_peer_proof, meeting_secret, sized_name
 from manta_swarm.protocol.encoding import Value, pack, to_value
 from manta_swarm.protocol.encoding import encode as encode_value
 from manta_swarm.protocol.exchange import Exchange, next_open_ms
@@ -51,11 +51,9 @@ from manta_swarm.protocol.records import (
     commit_digest,
     entry_of,
 )
-from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.rewards import architecture_cost, share_out
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name, sha256
-from manta_swarm.protocol.sizes import NUM_SIZES, sized_name
 from manta_swarm.protocol.table import (
     Weighed,
     Weighing,

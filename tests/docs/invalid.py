@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from manta_swarm.protocol.admission import Admission, Invitation
+from manta_swarm.protocol.admission import INVITED, Admission, Invitation
 from manta_swarm.protocol.encoding import decode, encode, pack
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Header, StepMean, Threshold, entry_of
-from manta_swarm.protocol.revocation import INVITED
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome, Verdict

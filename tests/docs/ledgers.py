@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.admission import INVITED, AdmissionRule
+from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.private import PrivateData
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.revocation import INVITED
-from manta_swarm.protocol.shards import TravellingShards
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict

@@ -7,13 +7,12 @@ from typing import Any
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.training_spec import RunTrainingSpec
-from manta_swarm.protocol.admission import Admission, Invitation
+from manta_swarm.protocol.admission import PEER, Admission, Invitation, Revocation
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import paid_once
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.reputation import Audit
-from manta_swarm.protocol.revocation import PEER, Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict

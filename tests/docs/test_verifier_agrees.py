@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.admission import ROLES, AdmissionRule
+from manta_swarm.protocol.admission import INVITED, ROLES, AdmissionRule
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.reputation import Audit
-from manta_swarm.protocol.revocation import INVITED
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome, Verdict

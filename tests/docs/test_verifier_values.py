@@ -19,8 +19,7 @@ from manta_swarm.automl.training.sorting import sort_channels
 from manta_swarm.automl.training.update import State, next_state
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.manifest import Manifest, Optimizer
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Manifest, Optimizer, Recipe
 from manta_swarm.protocol.signing import Identity
 from tests.docs.verifiers import values
 from tests.runs import EXCHANGE, manifest_of

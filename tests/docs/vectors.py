@@ -20,6 +20,7 @@ from manta_swarm.protocol.auditing import (
     AskWanted,
     Assignment,
     Assignments,
+    Candidate,
     Fate,
     Finding,
     Need,
@@ -28,8 +29,10 @@ from manta_swarm.protocol.auditing import (
     Placed,
     Wanted,
     WantedOf,
+    auditor_of,
+    drawn,
+    number,
 )
-from manta_swarm.protocol.draws import Candidate, auditor_of, drawn, number
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.newest_head import name_of
+from manta_swarm.network.log_proofs import name_of
 from manta_swarm.network.node import Node
 from manta_swarm.protocol.signing import sha256
 from tests.faults.attacking import DEADLINE_S, attacking

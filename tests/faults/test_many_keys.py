@@ -22,9 +22,9 @@ from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSecti
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.codec.coding import body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
-from manta_swarm.network.budget import FAULTS_FORGIVEN, MAX_KEYS
 from manta_swarm.network.log_client import BodyPart, LogClient
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rates import FAULTS_FORGIVEN, MAX_KEYS
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError

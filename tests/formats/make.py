@@ -26,12 +26,12 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
-from manta_swarm.peer.features.private.account import Account
+from manta_swarm.peer.features.private.noise import Account
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, Kept, KeptResiduals, PeerStore
-from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.payout_receipts import PayoutReceipt
 from manta_swarm.protocol.records import Header, Listing, entry_of, open_entry
+from manta_swarm.protocol.rewards import RoundContributions
 from manta_swarm.protocol.signing import Identity, peer_name, sha256
 from manta_swarm.protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of

@@ -24,7 +24,7 @@ from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.peer.config import load_config
-from manta_swarm.peer.features.private.account import Account, epsilon_of
+from manta_swarm.peer.features.private.noise import Account, epsilon_of
 from manta_swarm.peer.store import Kept as SignedWork
 from manta_swarm.peer.store import KeptResiduals, PeerStore
 from manta_swarm.protocol.errors import UserError

@@ -9,8 +9,8 @@ from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.file_blobs import FileBlob, FileName
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.node import Node, parse_address
-from manta_swarm.peer.features.shards.holders import Holders
-from manta_swarm.protocol.shards import PIECE_BYTES
+from manta_swarm.peer.features.shards.download import Holders
+from manta_swarm.protocol.manifest import PIECE_BYTES
 from manta_swarm.protocol.signing import Digest
 from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import load_identity, make_directory

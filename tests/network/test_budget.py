@@ -2,7 +2,7 @@
 
 import pytest
 
-from manta_swarm.network.budget import FAULTS_FORGIVEN, FORGET_S, MAX_KEYS, Faults
+from manta_swarm.network.rates import FAULTS_FORGIVEN, FORGET_S, MAX_KEYS, Faults
 from tests.clocks import ManualClock
 
 

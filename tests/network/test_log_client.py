@@ -25,13 +25,13 @@ from manta_swarm.network.log_client import (
 )
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.earnings import RoundContributions, claims_of
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault, SignatureError, Unreachable
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, entry_of, open_entry
+from manta_swarm.protocol.rewards import RoundContributions, claims_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.protocol.table import MAX_WEIGHED_BYTES, TableError, weighed_bytes

@@ -16,7 +16,6 @@ from manta_swarm.network.log_client import (
     HeaderAnswer,
 )
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES
-from manta_swarm.protocol.earnings import MAX_RANGE_HASHES, RoundContributions
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
@@ -24,6 +23,7 @@ from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES, MAX_SIGNED_BYTES, Included, InclusionPromise, Listing, Receipt
+from manta_swarm.protocol.rewards import MAX_RANGE_HASHES, RoundContributions
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.table import MAX_WEIGHED_BYTES, Weighed, weighed_bytes

@@ -13,8 +13,8 @@ from manta_swarm.aggregator.settings.sections import RunSection
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.sizes import ALL, size_of
 from tests.network.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm

@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.peer.config import PeerConfig, load_config
-from manta_swarm.peer.limits.kept import keep_limits
-from manta_swarm.peer.limits.limits import Limits
+from manta_swarm.peer.limits.limits import Limits, keep_limits
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import Identity, peer_name
 

@@ -15,7 +15,7 @@ from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Recipe
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey

@@ -10,8 +10,8 @@ from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.peer.train.sizing import LIGHT, Sizing
+from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.records import Claim
-from manta_swarm.protocol.sizes import ALL, size_of
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import met, until_together
 from tests.peer.scene import Member, Scene, play

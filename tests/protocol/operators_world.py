@@ -29,7 +29,7 @@ from manta_swarm.protocol.ballots import (
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.merkle import leaf_hash, root
-from manta_swarm.protocol.newcomers import LogPosition, Newcomer
+from manta_swarm.protocol.operators import LogPosition, Newcomer
 from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"run")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.deterrence import MOST_GAIN, gain, least_pending_rounds, most_gain
+from manta_swarm.protocol.auditing import MOST_GAIN, gain, least_pending_rounds, most_gain
 from manta_swarm.protocol.verdicts import LEAST_PENDING, AuditRules
 from tests.audited import AUDITOR
 from tests.protocol import audit_model

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.draws import Candidate, auditor_of, drawn
+from manta_swarm.protocol.auditing import Candidate, auditor_of, drawn
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules
 

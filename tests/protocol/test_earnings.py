@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.earnings import RoundContributions, earned
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim, Header, entry_of
+from manta_swarm.protocol.rewards import RoundContributions, earned
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.table import TableError

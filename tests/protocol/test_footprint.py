@@ -19,7 +19,7 @@ from manta_swarm.protocol.footprint import (
     round_traffic,
     usual_vectors_bytes,
 )
-from manta_swarm.protocol.shards import TravellingShards
+from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.signing import Identity
 from tests.audited import RULES as AUDITED
 from tests.runs import manifest_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, SignatureError
 from manta_swarm.protocol.fields import MAX_ROUND
-from manta_swarm.protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, BlobDistribution, Measure
+from manta_swarm.protocol.private import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, BlobDistribution, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 

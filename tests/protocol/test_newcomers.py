@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.ballots import NOBODY, Ballot
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.newcomers import LogPosition, Newcomer
+from manta_swarm.protocol.operators import LogPosition, Newcomer
 from tests.protocol.operators_world import IDENTITIES, World, run
 
 KEYS = [identity.public_key for identity in IDENTITIES]

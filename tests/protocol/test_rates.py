@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.rates import Rates
+from manta_swarm.network.rates import Rates
 
 
 def test_a_name_may_ask_so_often_at_once_and_then_so_often_a_second() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.recipe import MAX_PERCENT, Recipe
+from manta_swarm.protocol.manifest import MAX_PERCENT, Recipe
 
 
 def test_strength_goes_evenly_from_the_first_round_to_the_last() -> None:

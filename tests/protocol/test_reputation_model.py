@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.draws import Candidate, drawn
+from manta_swarm.protocol.auditing import Candidate, drawn
 from manta_swarm.protocol.reputation import Pools, Reputation, Work
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict

@@ -2,12 +2,11 @@
 
 import pytest
 
-from manta_swarm.protocol.admission import AdmissionRule
+from manta_swarm.protocol.admission import INVITED, PEER, AdmissionRule, Revocation
 from manta_swarm.protocol.admitted import NOT_ADMITTED
 from manta_swarm.protocol.errors import ClaimError, LedgerError, SignatureError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import entry_of
-from manta_swarm.protocol.revocation import INVITED, PEER, Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of

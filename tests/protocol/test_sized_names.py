@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manta_swarm.protocol.cohorts import ALL, NUM_SIZES, is_size, size_of, sized_name
 from manta_swarm.protocol.fields import check_name
-from manta_swarm.protocol.sizes import ALL, NUM_SIZES, is_size, size_of, sized_name
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
 SIZES = st.integers(1, NUM_SIZES)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.microbatches import held_shards, shards_in_order
 from manta_swarm.protocol.records import entry_of
-from manta_swarm.protocol.shards import TravellingShards
 from tests.contributions import PEERS, header_of
 from tests.protocol.ledgers import append, ledger_of, refused
 

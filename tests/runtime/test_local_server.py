@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.runtime.control import ControlSocket
-from manta_swarm.runtime.local_server import LocalServer
+from manta_swarm.runtime.control import ControlSocket, LocalServer
 from tests.memory_log import DEADLINE_S
 
 TURNS = 10  # of the event loop, between coming in and the close

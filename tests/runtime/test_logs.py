@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.runtime.logs import JsonLines, json_line
+from manta_swarm.runtime.console import JsonLines, json_line
 
 
 @pytest.fixture

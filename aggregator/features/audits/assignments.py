@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.audits.brought import Brought, Facts
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
@@ -24,9 +24,9 @@ from manta_swarm.protocol.auditing import (
     Finding,
     Need,
     Needed,
+    number,
 )
 from manta_swarm.protocol.closing import NotTaken
-from manta_swarm.protocol.draws import number
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.reputation import Audit

@@ -10,7 +10,7 @@ from manta_swarm.aggregator.features.audits.facts import LogFacts
 from manta_swarm.aggregator.features.audits.lending import Lending
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.status import AuditCounts
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import serve_vectors
 
 

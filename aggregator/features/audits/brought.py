@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.network.vectors import VectorPart, VectorsFolder
 from manta_swarm.protocol.auditing import (

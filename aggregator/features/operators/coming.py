@@ -1,6 +1,6 @@
 """How an operator that begins with an empty folder comes to take part: it asks each other one where that stands, and lets the log go on.
 
-``protocol.newcomers`` has the rule, and why.
+``protocol.operators`` has the rule, and why.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import MantaError
-from manta_swarm.protocol.newcomers import LogPosition
+from manta_swarm.protocol.operators import LogPosition
 from manta_swarm.protocol.signing import PublicKey
 
-STANDING = "operators-position"  # of no content; the answer is a ``protocol.newcomers.LogPosition``
+STANDING = "operators-position"  # of no content; the answer is a ``protocol.operators.LogPosition``
 
 _LOOK_S = 1.0
 

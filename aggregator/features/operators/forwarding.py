@@ -16,8 +16,7 @@ from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.intake.refusals import passed_on_by
 from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import AskAnother
-from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
-from manta_swarm.network.through import Through
+from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler, Through
 from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable

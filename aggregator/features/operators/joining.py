@@ -1,7 +1,7 @@
 """How an operator that did not begin the run comes to it: the manifest, the log as far as it counts, and the newest state, from another.
 
 What it leaves in the folder is what any start of an operator finds there; a crash before that leaves nothing that counts as a run. Whether
-its key was in the run before, on a disk that is lost, cannot be known here: it is a newcomer (``protocol.newcomers``).
+its key was in the run before, on a disk that is lost, cannot be known here: it is a newcomer (``protocol.operators``).
 """
 
 import asyncio
@@ -24,8 +24,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.newcomers import Newcomer
-from manta_swarm.protocol.operators import Operators
+from manta_swarm.protocol.operators import Newcomer, Operators
 from manta_swarm.protocol.signing import Identity, PublicKey
 
 _MET_S = 60.0  # that this one waits for another that is about to start

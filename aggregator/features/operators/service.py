@@ -28,8 +28,8 @@ from manta_swarm.network.rpc import Endpoint, Handler
 from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
-from manta_swarm.protocol.newcomers import LATER
 from manta_swarm.protocol.notes import MAX_NOTE_BYTES
+from manta_swarm.protocol.operators import LATER
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 

@@ -2,7 +2,7 @@
 
 DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
 DIR/operators/kept     packed ``protocol.ballots.Kept`` of the rounds that the log does not have; the contributions are in DIR/bodies
-DIR/operators/newcomer a packed ``protocol.newcomers.Newcomer``, until this operator takes part
+DIR/operators/newcomer a packed ``protocol.operators.Newcomer``, until this operator takes part
 
 They are replaced before the answer leaves that they are about.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.protocol.ballots import MAX_KEPT, Kept, Memory
-from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.protocol.operators import Newcomer
 from manta_swarm.runtime.atomic_file import AtomicFile
 
 FOLDER = "operators"

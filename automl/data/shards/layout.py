@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from manta_swarm.automl.data.pictures import MAX_PIXELS
 from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.manifest import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES, TravellingShards
 from manta_swarm.protocol.merkle import leaf_hash, root
-from manta_swarm.protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES, TravellingShards
 from manta_swarm.protocol.signing import Digest
 
 LIST_NAME = "shards.manta"

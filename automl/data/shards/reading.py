@@ -28,7 +28,7 @@ from manta_swarm.automl.data.shards.threads import Recent, in_threads
 from manta_swarm.automl.data.views import Pair
 from manta_swarm.automl.files import read_bounded
 from manta_swarm.protocol.errors import EncodingError, SamplesMissing, UserError
-from manta_swarm.protocol.shards import MAX_LIST_BYTES
+from manta_swarm.protocol.manifest import MAX_LIST_BYTES
 
 _HEADS_BYTES = 32 << 20
 

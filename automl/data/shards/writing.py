@@ -36,7 +36,7 @@ from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.automl.files import read_bounded, write_whole
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.shards import MAX_SHARD_BYTES, MAX_SHARDS
+from manta_swarm.protocol.manifest import MAX_SHARD_BYTES, MAX_SHARDS
 
 SHARD_BYTES = 64 << 20
 _MAX_FILE_BYTES = 256 << 20

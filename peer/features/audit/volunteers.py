@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.protocol.draws import number
+from manta_swarm.protocol.auditing import number
 from manta_swarm.runtime.atomic_file import AtomicFile
 
 AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again

@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from manta_swarm.network.admission_filter import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from manta_swarm.network.light_pay import PAY
+from manta_swarm.network.rates import Rates
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
 from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.gateway.service import GatewayService
@@ -28,7 +29,6 @@ from manta_swarm.peer.train.work import now_ms
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PASSES, RETURNS, WELCOME, WORDS
-from manta_swarm.protocol.rates import Rates
 from manta_swarm.runtime.listen_address import ListenAddress
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from manta_swarm.network import timeouts
 from manta_swarm.network.light_pay import MAX_LIGHT_CLAIMS_BYTES, LightPay
 from manta_swarm.network.log_client import Counted, LogClient
-from manta_swarm.protocol.earnings import RoundContributions
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Weather
 from manta_swarm.protocol.records import Listing
+from manta_swarm.protocol.rewards import RoundContributions
 
 _ROUNDS = 8  # newest ones that counted this gateway
 _ANSWERS = 4096

@@ -16,9 +16,8 @@ from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.entrance import Entrance
 from manta_swarm.peer.features.gateway.payouts import Payouts
-from manta_swarm.peer.features.gateway.service import GatewayService
+from manta_swarm.peer.features.gateway.service import Entrance, GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.submit.promises import Outcome

@@ -1,4 +1,4 @@
-"""What a gateway does for light contributors: it leases them microbatches of the base that it works on, and takes what comes back.
+"""Answers light contributors: a gateway admits them, leases them microbatches of the base that it works on, and takes what they return.
 
 Knows no HTTP.
 
@@ -7,6 +7,7 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import replace
 
 from manta_swarm.automl.data.dataset import Dataset
@@ -14,21 +15,28 @@ from manta_swarm.automl.data.snippet import cut, is_for_any_thread, sample_bytes
 from manta_swarm.automl.training.light import cheapest, covered_weights
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import body_num_bytes
+from manta_swarm.network import timeouts
+from manta_swarm.network.admission_filter import NOT_ADMITTED, Known, NotAdmitted
+from manta_swarm.network.operator_line import OperatorLine
+from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature
-from manta_swarm.peer.features.gateway.cohort_session import Gift, LeaseSession
-from manta_swarm.peer.features.gateway.entrance import Entrance
-from manta_swarm.peer.features.gateway.returns import Returns, lost
+from manta_swarm.peer.features.gateway.cohort_session import Gift, LeaseSession, Returns, lost
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
 from manta_swarm.peer.submit.making import named_by_claim
+from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, role_shown
+from manta_swarm.protocol.admitted import LOOKS_ON
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
 from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
 from manta_swarm.protocol.light import (
     CODEC,
+    MAX_ENTER_BYTES,
     MAX_LEASE_MICROBATCHES,
     MAX_REQUEST_BYTES,
+    MAX_SIGNED_PROOF_BYTES,
+    EnterRequest,
     Fate,
     Lease,
     LeaseAnswer,
@@ -39,10 +47,78 @@ from manta_swarm.protocol.light import (
     max_return_bytes,
 )
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.rosters import Durations, Timetable
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
+
+METHOD = "admission"
+_REFUSED_MS = 60_000.0  # an invitation that the log refused is not brought again for so long
+_MAX_REFUSED = 1024
+
+
+class Entrance:
+    """A gateway's, in one run."""
+
+    def __init__(self, context: RunContext, known: Known) -> None:
+        """Let in whom ``known`` knows; the context's node asks the log about others."""
+        self._known = known
+        self._manifest = context.manifest
+        self._run = context.run
+        self._clock = context.clock
+        self._line = OperatorLine(context.node, Operators.of(context.manifest, context.run))
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # invitation -> when the log refused it, and why
+
+    def check(self, key: bytes) -> None:
+        """Refuse a key that is not in, or a guest, as far as is known here: it has to ``enter`` first.
+
+        Raises:
+            NotAdmitted: so it is.
+        """
+        if not self._known.trains(PublicKey(key)):
+            raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
+
+    async def enter(self, request: bytes) -> Signed[AdmissionProof]:
+        """Return the admission proof of the key of a packed EnterRequest, which may lease from now on.
+
+        Raises:
+            NotAdmitted: the run does not let it in, or as a guest.
+            RemoteFault: what it shows is malformed, not signed, or for something else.
+            Unreachable: the log does not answer.
+        """
+        asked = unpack(EnterRequest, request, max_bytes=MAX_ENTER_BYTES)
+        if asked.run != self._run:
+            raise EncodingError("a request for another run")
+        shown = asked.shown[0] if asked.shown else await self._given(asked.admission[0], asked.key)
+        self._known.learn(PublicKey(asked.key), shown)
+        if not self._known.trains(PublicKey(asked.key)):
+            raise NotAdmitted(LOOKS_ON)
+        return shown
+
+    async def _given(self, signed: Signed[Admission], key: bytes) -> Signed[AdmissionProof]:
+        """Return what the log gives for an admission; what can be seen to be none is not brought to it."""
+        admission = signed.open()
+        invitation = admission.invitation.unchecked()
+        if admission.key != key or invitation.run != self._run or invitation.operator not in self._manifest.operators:
+            raise NotAdmitted("an admission of another key, to another run, or by somebody who is no operator of it")
+        if invitation.role == GUEST:
+            raise NotAdmitted(LOOKS_ON)
+        digest = admission.invitation.digest
+        if digest in self._refused and self._clock.now_ms() < self._refused[digest][0] + _REFUSED_MS:
+            raise NotAdmitted(self._refused[digest][1])
+        try:
+            answer = await self._line.call(METHOD, pack(signed), timeout_s=timeouts.CALL_S)
+        except Refused as error:
+            self._refused.pop(digest, None)
+            self._refused[digest] = self._clock.now_ms(), str(error)
+            if len(self._refused) > _MAX_REFUSED:
+                self._refused.popitem(last=False)
+            raise NotAdmitted(str(error)) from error
+        shown = unpack(Signed[AdmissionProof], answer, max_bytes=MAX_SIGNED_PROOF_BYTES)
+        role_shown(shown, self._run, key, self._manifest.operators)
+        return shown
+
 
 _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a microbatch of a step is leased in any case
 _VECTORS_BYTES = 2**28  # of all that may come back for a base

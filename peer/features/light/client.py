@@ -53,7 +53,7 @@ class NotLetIn(RemoteFault):
 
 
 class Meter(Protocol):
-    """Counts what is sent and received, and holds it back (``peer.features.light.traffic``)."""
+    """Counts what is sent and received, and holds it back (``peer.features.light.work_gate``)."""
 
     def send(self, num_bytes: int) -> None:
         """Wait until so many bytes may be sent."""

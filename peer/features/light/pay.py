@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.network.light_pay import LightPay
-from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
+from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.status import LiveStatus, credit_fields
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, PeerStore

@@ -19,8 +19,7 @@ from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live
 from manta_swarm.peer.features.light.client import GatewayClient
 from manta_swarm.peer.features.light.light import Contributor
-from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.work_gate import WorkGate
+from manta_swarm.peer.features.light.work_gate import BlockingTraffic, WorkGate
 from manta_swarm.peer.limits.limiter import Limiter, hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors

@@ -1,8 +1,9 @@
-"""A person's word and limits between the two threads of a light contributor: one hears them, the other, which works, keeps to them.
+"""Applies a person's limits to a light contributor: one thread takes commands, the other computes and transfers only as they allow.
 
-Here is what stops the work: pauses, rests, the end. What is sent and received is held back in ``peer.features.light.traffic``.
+Here is what stops the work: pauses, rests, the end. What is sent and received is held back in ``peer.features.light.work_gate``.
 """
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from manta_swarm.automl.memory import give_back_memory
+from manta_swarm.network.traffic import Flow, Traffic
 from manta_swarm.peer.workers.resting import Account
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
@@ -122,3 +124,23 @@ class WorkGate:
     def _tell(self) -> None:
         self._changes += 1
         self._changed.notify_all()
+
+
+class BlockingTraffic:
+    """Implements ``peer.features.light.client.Meter``. For any thread but that of the event loop."""
+
+    def __init__(self, traffic: Traffic, events: asyncio.AbstractEventLoop) -> None:
+        """Use the buckets of ``traffic``, whose limits are set in the thread of ``events``."""
+        self._traffic = traffic
+        self._events = events
+
+    def send(self, num_bytes: int) -> None:
+        """Wait until so many bytes may be sent, and count them."""
+        self._take(self._traffic.sent, num_bytes)
+
+    def receive(self, num_bytes: int) -> None:
+        """Wait until so many bytes may be received, and count them."""
+        self._take(self._traffic.received, num_bytes)
+
+    def _take(self, flow: Flow, num_bytes: int) -> None:
+        asyncio.run_coroutine_threadsafe(flow.take(num_bytes, is_own=True), self._events).result()

@@ -1,22 +1,152 @@
-"""Images of this peer's own, as a feature: the model is measured on some of them, and what they taught may be handed in with noise."""
+"""The feature for images of a peer's own: reads them, measures the model on some, and hands in what the others taught, with noise."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
+from manta_swarm.automl.data.private_folder import private_folder
+from manta_swarm.automl.evaluation.held_out import evaluate
+from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature, Vector
 from manta_swarm.peer.features.plugin import Plugin, Setting
-from manta_swarm.peer.features.private.measuring import Measuring
-from manta_swarm.peer.features.private.noise import Noise
-from manta_swarm.peer.features.private.private import described, load_private, noise_of, refuse_private
+from manta_swarm.peer.features.private.noise import Account, Noise
+from manta_swarm.protocol.errors import MantaError, UserError
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.private import Measure
+from manta_swarm.protocol.signed import Signed
+
+SHARE = 20  # of a peer's time measuring takes one part at most
+
+logger = logging.getLogger("manta.peer")
+
+
+class Measuring:
+    """Measures the states of one run at one peer."""
+
+    def __init__(self, context: RunContext, dataset: ImageDataset, *, is_told: bool) -> None:
+        """Prepare.
+
+        Args:
+            context: of the run.
+            dataset: the peer's own; if nothing of it is held out nothing is measured.
+            is_told: whether the operator gets to know.
+        """
+        self._context = context
+        self._space = space_named(context.manifest.supernet)
+        self._dataset = dataset
+        self._is_told = is_told
+        self._rests_until_ms = 0.0
+        self._measured: int | None = None  # the round whose state was measured last
+
+    async def measure(self, round_: int, parameters: Tensor, *, is_last: bool = False) -> None:
+        """Measure the state after a round, its parameters (N,), if that is due: the last one is, the first one says nothing."""
+        is_resting = self._context.clock.now_ms() < self._rests_until_ms and not is_last
+        if is_resting or round_ in (0, self._measured) or not self._dataset.num_held_out:
+            return
+        began_ms = self._context.clock.now_ms()
+        measure = await self._context.compute.run(self._found, round_, parameters)
+        self._rests_until_ms = self._context.clock.now_ms() + (SHARE - 1) * (self._context.clock.now_ms() - began_ms)
+        self._measured = round_
+        largest, smallest = measure.largest / measure.samples, measure.smallest / measure.samples
+        self._context.live_status.update(own_round=round_, own_samples=measure.samples, own_largest=largest, own_smallest=smallest)
+        self._context.live_status.write()
+        if is_last:
+            figures = f"largest={largest:.1%} smallest={smallest:.1%}"
+            self._context.live_status.say(f"on {measure.samples} held-out images of its own round={round_} {figures}")
+        if self._is_told:
+            await self._tell(measure)
+
+    def _found(self, round_: int, parameters: Tensor) -> Measure:
+        supernet = build(self._space, "cpu")  # and not on a GPU: this process has none, so that a pause frees them all
+        supernet.load(parameters)
+        samples = self._dataset.num_held_out
+        found = evaluate(supernet, self._dataset, [self._space.largest(), self._space.smallest()])
+        largest, smallest = (round(quality["accuracy"] * samples) for quality in found)
+        return Measure(self._context.run, self._context.key, round_, samples, largest, smallest)
+
+    async def _tell(self, measure: Measure) -> None:
+        try:
+            await self._context.log.tell_measure(Signed.sign(measure, self._context.identity))
+        except MantaError as error:  # the figures are for people: nothing waits for them
+            logger.info("measure not told round=%d reason=%s", measure.round, error)
+
+
+def load_private(manifest: Manifest, folder: Path | None) -> ImageDataset:
+    """Return the peer's own images, as a run with private data trains on them.
+
+    Raises:
+        UserError: no folder was given, what is in it does not fit the run, or the run does not fit itself; the message says what to do.
+    """
+    if folder is None:
+        raise UserError(
+            "in this run each peer trains on images of its own, which stay on its computer: name their folder with --private-data "
+            f"(a folder for each class in it: {_some(manifest.private[0].classes)})"
+        )
+    asked, space = manifest.private[0], space_named(manifest.supernet)
+    if (space.task, space.num_classes) != (manifest.task, len(asked.classes)):
+        raise UserError(f"the run's supernet {space.name} does not fit its {len(asked.classes)} classes: ask the operator to mend it")
+    return private_folder(
+        folder,
+        asked.classes,
+        channels=space.image_channels,
+        side=space.resolutions[-1],
+        mirrored=bool(asked.mirrored),
+        least=manifest.microbatch_samples,
+    )
+
+
+def refuse_private(config: PeerConfig) -> None:
+    """Refuse settings of private data in a run where everybody trains on the same data.
+
+    Raises:
+        UserError: there are some.
+    """
+    if config.private_data is not None:
+        raise UserError("in this run everybody trains on the same data, and --private-data would not be used: leave it out")
+    given = [name for name in ("private_noise", "private_clip", "private_epsilon") if getattr(config, name) is not None]
+    if given:
+        raise UserError(f"in this run everybody trains on the same data, and --{given[0].replace('_', '-')} hides nothing: leave it out")
+
+
+def noise_of(config: PeerConfig, path: Path) -> Noise | None:
+    """Return the noise that a person asked for; None: none. Its account is the file at ``path``.
+
+    Raises:
+        UserError: a budget that is spent.
+        StorageError: the account is damaged.
+    """
+    sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
+    if sigma is None or clip is None:
+        return None
+    noise = Noise(sigma, clip, Account(path, config.private_delta), limit)
+    if noise.is_spent:
+        raise UserError(
+            f"the budget of privacy is spent: {noise.line()}, and once more would be beyond --private-epsilon {limit:g}; "
+            "raise it, or add more noise"
+        )
+    return noise
+
+
+def described(dataset: ImageDataset) -> str:
+    """Return what was found, for a person: how many images of how many classes, and how many of them are held out."""
+    present = len(np.union1d(dataset.train_labels, dataset.held_out_labels))
+    held_out = f"{dataset.num_held_out} are held out to measure by" if dataset.num_held_out else "too few to hold any out and measure by"
+    return f"{dataset.num_train} images to train with, of {present} of the run's {dataset.num_classes} classes; {held_out}"
+
+
+def _some(names: tuple[str, ...], shown: int = 12) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
 
 if TYPE_CHECKING:
     from manta_swarm.peer.session import Session

@@ -1,9 +1,11 @@
-"""Shards of a run's data set, got from other peers and from the operator: each piece checked, each file there once all of it is.
+"""Gets shards of a run's data set from peers and operators that hold them: each piece is checked, each file appears once it is whole.
 
 A download goes on where it was left, whatever ended it: whole files are there, and of the one under way the right pieces are found again.
 """
 
 import asyncio
+import contextlib
+import logging
 import os
 import random
 import time
@@ -17,15 +19,74 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore, sizes_of
 from manta_swarm.network.fetching import fetch, fetch_file
 from manta_swarm.network.file_blobs import FileBlob, FileName
+from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.peer.features.shards.holders import Holders
+from manta_swarm.network.sources import Sources
 from manta_swarm.peer.status import LiveStatus
-from manta_swarm.protocol.errors import EncodingError, Unreachable, UserError
+from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable, UserError
 from manta_swarm.protocol.footprint import in_words
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.shards import MAX_LIST_BYTES, PIECE_BYTES
-from manta_swarm.protocol.signing import Digest
+from manta_swarm.protocol.manifest import MAX_LIST_BYTES, PIECE_BYTES, Manifest
+from manta_swarm.protocol.signing import Digest, PublicKey, sha256
+from manta_swarm.runtime.console import Console
+
+logger = logging.getLogger("manta.peer")
+
+
+class Holders:
+    """Those that a peer knows of."""
+
+    def __init__(self, node: Endpoint, run: bytes, operators: Sequence[bytes], console: Console) -> None:
+        """Know the operators, who have all; ``console`` says who is not asked any more."""
+        self._node = node
+        self._operators = [PublicKey(key) for key in operators]
+        self._console = console
+        self._neighbours = Neighbours(node, sha256(b"manta/shards/v1\n" + run))
+        self._wrong: set[PublicKey] = set()
+        self._sources = Sources()
+
+    def sources(self) -> Sources:
+        """Return whom to ask now: others first, and the operators for what none of them gives; who comes to be known is added."""
+        others = [key for key in self._neighbours.some(len(self._neighbours.members())) if self._may_be_asked(key)]
+        spare = [key for key in self._operators if self._may_be_asked(key)]
+        self._sources = Sources(others, spare=spare, may_grow=True)
+        return self._sources
+
+    def distrust(self, key: PublicKey, reason: str) -> None:
+        """A node sent bytes that are not the data set's: never ask it again."""
+        if key not in self._wrong:
+            self._wrong.add(key)
+            who = "the operator's node" if key in self._operators else f"peer {key.hex()[:8]}"
+            self._console.say(f"{who} sent damaged data ({reason}): it is not asked for shards any more, others are")
+
+    async def meet(self) -> None:
+        """Say that this peer is one of them, and look for others, again and again; ends when it is cancelled."""
+        pause_s = timeouts.FIRST_LOOKS_S
+        while True:
+            with contextlib.suppress(MantaError):  # they are looked for again
+                await self.look()
+            pause_s = min(2 * pause_s, self._neighbours.period_s)
+            await asyncio.sleep(pause_s)
+
+    async def look(self) -> None:
+        """Look for others, and say that this peer is one of them."""
+        await self._neighbours.look()
+        known = set(self._sources)
+        for key in self._neighbours.members():
+            if key not in known and self._may_be_asked(key):
+                self._sources.add(key)
+        # A cohort of its own: those who stand where a cohort meets are all read, and here that would be everybody.
+        await self._neighbours.announce(cohort=f"shards-{self._node.key.hex()[:32]}", round_=0)
+
+    async def withdraw(self) -> None:
+        """Say that this peer leaves; what cannot be said in a moment expires."""
+        with contextlib.suppress(MantaError, TimeoutError):
+            async with asyncio.timeout(timeouts.LEAVE_S):
+                await self._neighbours.withdraw()
+
+    def _may_be_asked(self, key: PublicKey) -> bool:
+        return key not in self._wrong and key != self._node.key
+
 
 _SAID_EVERY_S = 10.0
 

@@ -1,24 +1,113 @@
-"""The data set of a run whose shards travel, brought to this computer before the peer begins, and handed out to others while it runs."""
+"""The feature for data sets that travel: chooses which shards this peer needs, gets them before it begins, and hands them out."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Container
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.automl.data.names import SHARDS, own_folder
+from manta_swarm.automl.data.shards.layout import ShardList
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.plugin import Arrival, Plugin
-from manta_swarm.peer.features.shards.download import Download
-from manta_swarm.peer.features.shards.holders import Holders
-from manta_swarm.peer.features.shards.wanted import Room, Wanted, wanted
+from manta_swarm.peer.features.shards.download import Download, Holders
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.train.data import Held
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.protocol.microbatches import shards_in_order
 from manta_swarm.runtime.disk import make_directory
+
+KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is room for in a folder."""
+
+    folder: Path
+    limit_bytes: int | None  # of all that the set may take, as the person says; None: as much as there is
+    free_bytes: int  # of the disk, for what is not here yet
+
+    @classmethod
+    def of(cls, folder: Path, limit_bytes: int | None) -> "Room":
+        """Return the room in a folder that is there."""
+        return cls(folder, limit_bytes, max(0, shutil.disk_usage(folder).free - KEPT_FREE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The shards that a peer gets, or has."""
+
+    numbers: tuple[int, ...]  # of all of them
+    train: tuple[int, ...]  # of those to train with, ascending
+    is_part: bool  # there are more to train with
+    size_bytes: int
+
+    @property
+    def claimed(self) -> int:
+        """What a claim says, see ``Claim.shards``."""
+        return len(self.train) if self.is_part else 0
+
+
+def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: Container[int]) -> Wanted:
+    """Return the shards for a peer's key: those held out, and then one after the other in the key's order, as far as there is room.
+
+    Those of ``here`` are on the disk already.
+
+    Raises:
+        UserError: there is no room for those held out and enough others for a microbatch.
+    """
+    held_out = tuple(range(list_.num_train_shards, len(list_.shards)))
+    order = shards_in_order(manifest.seed, key, list_.num_train_shards)
+    least, most, samples, taken = 0, 0, 0, _Taken()
+    least_taken = taken
+    for number in held_out:
+        taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
+    for number in order:
+        taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
+        if samples < manifest.microbatch_samples:
+            least, least_taken = least + 1, taken
+            samples += list_.shards[number].samples
+        if not taken.fits(room):
+            break
+        most += 1
+    if most < least:
+        raise _no_room(manifest, list_, room, least_taken)
+    train = tuple(sorted(order[:most]))
+    numbers = train + held_out
+    return Wanted(numbers, train, most < len(order), sum(list_.shards[number].size_bytes for number in numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What some shards take."""
+
+    size_bytes: int = 0
+    new_bytes: int = 0  # that are not here yet
+
+    def with_one(self, size_bytes: int, *, is_here: bool) -> "_Taken":
+        """Return what these and one more take."""
+        return _Taken(self.size_bytes + size_bytes, self.new_bytes + (0 if is_here else size_bytes))
+
+    def fits(self, room: Room) -> bool:
+        """Return whether there is room for them."""
+        return self.new_bytes <= room.free_bytes and (room.limit_bytes is None or self.size_bytes <= room.limit_bytes)
+
+
+def _no_room(manifest: Manifest, list_: ShardList, room: Room, taken: _Taken) -> UserError:
+    needs = f"{manifest.dataset} has {in_words(list_.size_bytes)}, of which at least {in_words(taken.size_bytes)} must be here to train"
+    if room.limit_bytes is not None and taken.size_bytes > room.limit_bytes:
+        return UserError(f"{needs}; --data-limit allows {in_words(room.limit_bytes)}: give more with --data-limit, or join another run")
+    return UserError(
+        f"{needs}, {in_words(taken.new_bytes)} more than now; the disk of {room.folder} has {in_words(room.free_bytes)} left "
+        f"beside {in_words(KEPT_FREE_BYTES)} that stay free: make room, or name a folder on another disk with --data-root"
+    )
+
 
 _FOLDER = "data"  # in the peer's own, where no other is named
 

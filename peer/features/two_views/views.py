@@ -28,8 +28,7 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable, Weather
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
 from manta_swarm.protocol.fields import check_digest
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.recipe import MAX_PERCENT
+from manta_swarm.protocol.manifest import MAX_PERCENT, Manifest
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import unless_set
 

@@ -18,12 +18,12 @@ from manta_swarm.network.log_client import MAX_FEED_BYTES, AfterRound, Counted, 
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Closing
-from manta_swarm.protocol.earnings import earned
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.exchange import MAX_COHORT, grace_ms
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.listed import Listed, weighed_in
 from manta_swarm.protocol.records import Header, Included, entry_of, open_entry
+from manta_swarm.protocol.rewards import earned
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.protocol.table import Weighed, weights
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest

@@ -12,7 +12,7 @@ from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.shards import PIECE_BYTES
+from manta_swarm.protocol.manifest import PIECE_BYTES
 from manta_swarm.protocol.signing import Identity
 from tests.automl.data.files import noise, write_picture
 

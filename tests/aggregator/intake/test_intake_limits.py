@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from manta_swarm.aggregator.intake.refusals import check_lengths
-from manta_swarm.network.budget import FAULTS_FORGIVEN, FORGET_S
 from manta_swarm.network.log_client import HandIn
+from manta_swarm.network.rates import FAULTS_FORGIVEN, FORGET_S
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError

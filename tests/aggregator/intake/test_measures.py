@@ -8,8 +8,7 @@ from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, SignatureError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.measures import BlobDistribution, Measure
-from manta_swarm.protocol.private import PrivateData
+from manta_swarm.protocol.private import BlobDistribution, Measure, PrivateData
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.contributions import PEERS, commit, header_of

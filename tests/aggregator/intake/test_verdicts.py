@@ -16,8 +16,8 @@ from manta_swarm.aggregator.intake import waiting as waiting_module
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.contents import WAITING
-from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
+from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.closing import NotTaken

@@ -8,8 +8,8 @@ import pytest
 from manta_swarm.aggregator.log import heads
 from manta_swarm.aggregator.log.heads import Announcing
 from manta_swarm.network.log_client import LogClient
+from manta_swarm.network.log_proofs import look_up_newest, name_of
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.newest_head import look_up_newest, name_of
 from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.small_run import OPERATOR, PEERS, create, grow, opened_head, signed_manifest
 from tests.memory_log import DEADLINE_S

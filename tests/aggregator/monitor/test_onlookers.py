@@ -18,7 +18,7 @@ from manta_swarm.aggregator.monitor.onlookers import Onlookers
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from manta_swarm.aggregator.monitor.shown import shown_final
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import UserError

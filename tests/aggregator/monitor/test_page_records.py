@@ -5,9 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import manta_swarm.aggregator.monitor
-from manta_swarm.protocol.admission import Admission
+from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.records import _ENTRIES, Claim, Contribution, Round
-from manta_swarm.protocol.revocation import Revocation
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.protocol.versions import PROTOCOL
 

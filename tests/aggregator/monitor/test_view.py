@@ -11,9 +11,9 @@ from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.tables import TableSeen, table_seen
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
 from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.protocol.admission import PEER, Revocation
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Round
-from manta_swarm.protocol.revocation import PEER, Revocation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, grow, signed_manifest, training_spec_of

@@ -13,8 +13,8 @@ from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import FAMILIES, TINY, space_named
 from manta_swarm.automl.training.cohort_sizes import bound_macs, drawn
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.protocol.cohorts import ALL, NUM_SIZES, size_of, sized_name
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, Optimizer
-from manta_swarm.protocol.sizes import ALL, NUM_SIZES, size_of, sized_name
 from tests.automl.narrow import NARROW
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

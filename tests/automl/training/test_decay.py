@@ -10,7 +10,7 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.optimizers import decaying, num_own_moments, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Recipe
 
 
 def plan_of(task: str, decay: str) -> Plan:

@@ -9,8 +9,7 @@ from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, initial_state, next_state
 from manta_swarm.protocol.errors import OwnFault
-from manta_swarm.protocol.manifest import Optimizer
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Optimizer, Recipe
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20, "0.9", "0.5")

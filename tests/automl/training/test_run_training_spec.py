@@ -14,9 +14,8 @@ from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.protocol.errors import LedgerError, UserError
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, Manifest
 from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_ROLES
-from manta_swarm.protocol.rewards import architecture_cost
+from manta_swarm.protocol.rewards import TrainingSpec, architecture_cost
 from manta_swarm.protocol.signing import Identity
-from manta_swarm.protocol.training_spec import TrainingSpec
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x0b" * 32)

@@ -7,9 +7,8 @@ import pytest
 
 from manta_swarm.automl.spaces.space import BASE, TINY
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.protocol.manifest import Optimizer
+from manta_swarm.protocol.manifest import Optimizer, Recipe
 from manta_swarm.protocol.microbatches import place_of_microbatch
-from manta_swarm.protocol.recipe import Recipe
 from manta_swarm.protocol.records import MAX_ARCHITECTURES
 from manta_swarm.protocol.signing import sha256
 

@@ -32,8 +32,7 @@ from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import EncodingError, OwnFault
 from manta_swarm.protocol.exchange import GROUP_VALUES
 from manta_swarm.protocol.fields import MAX_ROUND
-from manta_swarm.protocol.manifest import Optimizer
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Optimizer, Recipe
 from manta_swarm.protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

@@ -22,10 +22,10 @@ from hivemind.utils import get_dht_time
 
 from manta_swarm.network.validator import OwnedRecords
 from manta_swarm.protocol.affinity import NOWHERE
+from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.encoding import encode, pack
 from manta_swarm.protocol.records import Announcement
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id
-from manta_swarm.protocol.sizes import ALL
 from tests.faults.strangers import Target
 
 OWN_HOST, OTHER_HOST = "127.0.0.1", "127.0.0.9"  # where the stranger's connections come from, and another computer, so to speak

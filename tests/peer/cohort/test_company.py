@@ -12,9 +12,9 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import MAX_GROUP, first_name
+from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
-from manta_swarm.protocol.sizes import ALL
 from tests.network.test_neighbours import ProvenCohortPeers
 from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.peer.cli import main
-from manta_swarm.peer.credit.credit_file import Kept
-from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder, load_payout_receipt
+from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder, load_payout_receipt
 from manta_swarm.peer.store import credit_file
 from manta_swarm.protocol.notes import sign_tree_head
 from manta_swarm.protocol.operators import Operators

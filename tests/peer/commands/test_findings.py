@@ -10,10 +10,10 @@ from manta_swarm.peer.commands.about import general_lines, lines_of_run
 from manta_swarm.peer.commands.doctor import of_this_computer
 from manta_swarm.peer.commands.findings import Finding, State, exit_code
 from manta_swarm.peer.config import load_config
-from manta_swarm.peer.limits.nvml import Gpu
+from manta_swarm.peer.limits.sensors import Gpu
 from manta_swarm.protocol.footprint import Sizes, Table, data_bytes, peer_disk
+from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.shards import TravellingShards
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import OPERATOR, signed_manifest
 

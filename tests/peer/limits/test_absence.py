@@ -1,6 +1,6 @@
 """A clock that jumped says that nothing ran here."""
 
-from manta_swarm.peer.limits.absence import Absences
+from manta_swarm.peer.limits.limiter import Absences
 
 
 def test_an_absence_is_told_once_with_its_length() -> None:

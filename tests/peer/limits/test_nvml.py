@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.peer.limits.nvml import Gpu
+from manta_swarm.peer.limits.sensors import Gpu
 
 UNKNOWN_ERROR = 999  # nvmlReturn_t
 DRIVER = """
@@ -25,7 +25,7 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
     return device == (void *)1 ? 0 : 3;
 }
 """
-ASK = "from manta_swarm.peer.limits import nvml; print((nvml.driver(), nvml.gpus()))"
+ASK = "from manta_swarm.peer.limits import sensors; print((sensors.driver(), sensors.gpus()))"
 
 
 @pytest.fixture
@@ -64,6 +64,6 @@ def test_a_machine_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_driver_is_loaded_before_it_is_asked() -> None:
-    loaded = "import sys, manta_swarm.peer.limits.nvml; print('pynvml' in sys.modules)"
+    loaded = "import sys, manta_swarm.peer.limits.sensors; print('pynvml' in sys.modules)"
     program = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert program.stdout == "False\n"

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from manta_swarm.aggregator.cli import main
 from manta_swarm.network import neighbours, timeouts
 from manta_swarm.network.log_client import AskRound
+from manta_swarm.network.log_proofs import look_up_newest, name_of, publish_newest
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.newest_head import look_up_newest, name_of, publish_newest
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.protocol.encoding import pack, unpack

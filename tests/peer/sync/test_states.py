@@ -19,7 +19,7 @@ from manta_swarm.peer.sync.states import States, next_stop, ways
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.protocol.recipe import Recipe
+from manta_swarm.protocol.manifest import Recipe
 from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256

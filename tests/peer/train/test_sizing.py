@@ -15,8 +15,8 @@ from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.peer.train.sizing import LIGHT, PART, Sizing
+from manta_swarm.protocol.cohorts import ALL, sized_name
 from manta_swarm.protocol.manifest import Optimizer
-from manta_swarm.protocol.sizes import ALL, sized_name
 
 PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 1000, 3)
 OPEN_MS = 9_000

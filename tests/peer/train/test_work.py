@@ -15,10 +15,10 @@ from manta_swarm.peer.submit.making import Made, made_of
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Lap, Learnt, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
+from manta_swarm.protocol.manifest import MAX_SHARDS
 from manta_swarm.protocol.records import MAX_SKIPPED, Claim, ClaimStep, StepMean
 from manta_swarm.protocol.rosters import MAX_LEFT_OUT, claim_bytes
 from manta_swarm.protocol.rounds import CommitRef
-from manta_swarm.protocol.shards import MAX_SHARDS
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 

@@ -10,8 +10,8 @@ import pytest
 
 from manta_swarm.aggregator.features.audits.brought import LEAST_RATE, MAX_COMING, MAX_OF_ONE, QUIET_S, Brought
 from manta_swarm.codec.residuals import Vector, vector_digest
-from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.network.vectors import VectorPart
 from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf

@@ -20,7 +20,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.protocol.newcomers import Newcomer
+from manta_swarm.protocol.operators import Newcomer
 from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.settings.sections import TrustSection
-from manta_swarm.network.budget import Faults
+from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.encoding import pack

@@ -8,8 +8,8 @@ import pytest
 
 from manta_swarm.aggregator.features.operators.forwarding import FORWARD, Forwarded, Switch
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
-from manta_swarm.network.budget import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
+from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.rpc import Handler
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey

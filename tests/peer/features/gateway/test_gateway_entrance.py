@@ -16,10 +16,10 @@ from manta_swarm.network.admission_filter import Known
 from manta_swarm.network.invitation import Token
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.config import GatewayUrl
-from manta_swarm.peer.features.gateway.entrance import METHOD, Entrance
 from manta_swarm.peer.features.gateway.http import serving
+from manta_swarm.peer.features.gateway.service import METHOD, Entrance
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
-from manta_swarm.peer.features.light.entry import Entry
+from manta_swarm.peer.features.light.light import Entry
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionProof, AdmissionRule, Invitation
 from manta_swarm.protocol.admitted import Admitted

@@ -31,8 +31,7 @@ from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.light import light
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.session import contribute
-from manta_swarm.peer.features.light.traffic import BlockingTraffic
-from manta_swarm.peer.features.light.work_gate import WorkGate
+from manta_swarm.peer.features.light.work_gate import BlockingTraffic, WorkGate
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import InclusionPromise

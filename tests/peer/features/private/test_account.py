@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy import optimize, special
 
-from manta_swarm.peer.features.private.account import SENSITIVITY, Account, epsilon_of
+from manta_swarm.peer.features.private.noise import SENSITIVITY, Account, epsilon_of
 from manta_swarm.protocol.errors import StorageError
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install -e '.[privacy]'")

@@ -19,14 +19,14 @@ from manta_swarm.automl.training.settings import usual
 from manta_swarm.automl.training.update import initial_state
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.peer.features.private import measuring as module
-from manta_swarm.peer.features.private.measuring import Measuring
+from manta_swarm.peer.features.private import plugin as module
+from manta_swarm.peer.features.private.plugin import Measuring
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.measures import MAX_SIGNED_BYTES, Measure
+from manta_swarm.protocol.private import MAX_SIGNED_BYTES, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.peer.contexts import context_of

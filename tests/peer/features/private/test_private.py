@@ -9,8 +9,8 @@ import pytest
 from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.splitting import write_class_folders
 from manta_swarm.peer.config import PeerConfig, check_join
-from manta_swarm.peer.features.private import account
-from manta_swarm.peer.features.private.private import described, load_private, noise_of, refuse_private
+from manta_swarm.peer.features.private import noise
+from manta_swarm.peer.features.private.plugin import described, load_private, noise_of, refuse_private
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.private import PrivateData
@@ -62,11 +62,11 @@ def test_noise_needs_all_of_its_settings_and_nothing_that_goes_around_it(tmp_pat
 
 
 def test_without_its_library_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    account._library.cache_clear()
+    noise._library.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(UserError, match=r"pip install 'manta-swarm\[privacy\]'"):
         noise_of(PeerConfig(private_noise=1, private_clip=1), tmp_path / "privacy")
-    account._library.cache_clear()
+    noise._library.cache_clear()
 
 
 def test_a_budget_that_is_spent_is_said_at_the_start(tmp_path: Path) -> None:

@@ -16,12 +16,10 @@ from manta_swarm.network.blobs import HASHES, METHOD, BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.peer_status import FETCHING
 from manta_swarm.peer.dashboard.text import progress
-from manta_swarm.peer.features.shards.download import Download
-from manta_swarm.peer.features.shards.holders import Holders
+from manta_swarm.peer.features.shards.download import Download, Holders
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.footprint import in_words
-from manta_swarm.protocol.manifest import Manifest
-from manta_swarm.protocol.shards import PIECE_BYTES
+from manta_swarm.protocol.manifest import PIECE_BYTES, Manifest
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.console import PrintingConsole
 from tests.automl.data.files import noise, write_picture

@@ -17,8 +17,7 @@ from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.features.shards.download import Download
-from manta_swarm.peer.features.shards.holders import Holders
+from manta_swarm.peer.features.shards.download import Download, Holders
 from manta_swarm.peer.features.shards.plugin import _get
 from manta_swarm.peer.workers.processes import WorkerData
 from manta_swarm.peer.workers.worker_messages import Setup

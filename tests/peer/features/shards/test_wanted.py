@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.automl.data.shards.layout import Shard, ShardList, travelling
-from manta_swarm.peer.features.shards.wanted import Room, wanted
+from manta_swarm.peer.features.shards.plugin import Room, wanted
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import held_shards
