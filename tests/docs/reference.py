@@ -23,6 +23,7 @@ from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.runtime.commands import EXIT_CODES
+from tests.docs import api
 from tests.documents import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -295,6 +296,8 @@ def pages() -> dict[str, str]:
         "peer-toml.md": peer_toml_page(),
         "metrics.md": metrics_page(),
         "exit-codes.md": exit_codes_page(),
+        "api.md": api.page(),
+        "openapi.json": json.dumps(api.openapi(), indent=1),
     }
     return {name: text.rstrip("\n") + "\n" for name, text in made.items()}
 
