@@ -244,8 +244,13 @@ def cheat(kind: str) -> None:
         raise SystemExit(f"no such cheat: {kind}")
 
 
-if __name__ == "__main__":
-    cheat(sys.argv[1])
-    from manta_swarm.peer.cli import main
+def main() -> None:
+    """Be a peer that cheats: the kind, then what ``manta-peer`` is told."""
+    cheat(sys.argv.pop(1))
+    from manta_swarm.peer.cli import main as be_peer
 
-    main(sys.argv[2:])
+    be_peer()
+
+
+if __name__ == "__main__":
+    main()

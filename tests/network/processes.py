@@ -22,6 +22,7 @@ from tests import forked
 
 DEADLINE_S = 240.0
 LISTEN = "/ip4/127.0.0.1/tcp/0"
+ROOT = str(Path(__file__).resolve().parents[2])
 _POLL_S = 0.1
 
 Status = dict[str, Any]
@@ -92,8 +93,7 @@ class Programs:
 
     def start_cheat(self, name: str, kind: str, *arguments: str, at: str = "aggregator") -> None:
         """Start a peer that cheats (``tests.network.cheats``), alone, with more arguments if there are any."""
-        root = str(Path(__file__).resolve().parents[2])
-        self._start(name, "tests.network.cheats", kind, *self._joining(name, name, at), *arguments, environment={"PYTHONPATH": root})
+        self._start(name, "tests.network.cheats", kind, *self._joining(name, name, at), *arguments, environment={"PYTHONPATH": ROOT})
 
     def _joining(self, name: str, cohort: str, at: str = "aggregator") -> tuple[str, ...]:
         aggregator = self.status(at)
@@ -111,7 +111,7 @@ class Programs:
     def _forked(self, program: Program) -> Child | None:
         """Start a program that starts in a moment (``tests.forked``); None: it is to be started for real."""
         is_module = program.command[:3] == [sys.executable, "-P", "-m"] and program.command[3] in forked.MODULES
-        if not is_module or "PYTHONPATH" in program.environment or (server := forked.server()) is None:
+        if not is_module or program.environment.get("PYTHONPATH", ROOT) != ROOT or (server := forked.server()) is None:
             return None
         assert program.log_path is not None
         process: Any = server.start(program.command[3:], program.log_path, program.environment)

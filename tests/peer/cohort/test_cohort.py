@@ -1257,7 +1257,7 @@ FOUNDER = """
 import asyncio, sys
 from pathlib import Path
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.network import links
 from manta_swarm.runtime import tasks
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
@@ -1276,11 +1276,11 @@ async def main(directory, address):
     cohort = Cohort(context, membership, neighbours, links=links.Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
-    while not cohort.cohort peers():
+    while not cohort.cohort_peers():
         await neighbours.look()
         await cohort.meet()
-    cohort session = await cohort.convene(base_of(0), 1, 3_600_000.0)
-    await cohort session.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
+    cohort_session = await cohort.convene(base_of(0), 1, 3_600_000.0)
+    await cohort_session.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
     print("averaged", flush=True)
     await asyncio.Event().wait()
 

@@ -277,11 +277,11 @@ import asyncio, sys
 from tests.peer.workers.test_pool_processes import CPU, Timeout, ProcessPool, TINY, WorkerData, digits
 
 async def main():
-    worker pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Timeout())
-    await worker pool.start()
-    while len(worker pool.present()) < 2:
-        await worker pool.changes.next()
-    print(*worker pool.pids.values(), flush=True)
+    pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Timeout())
+    await pool.start()
+    while len(pool.present()) < 2:
+        await pool.changes.next()
+    print(*pool.pids.values(), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
