@@ -23,7 +23,7 @@ EXIT_CODES = {
     4: "Audits found that this peer's work is not what it claimed.",
     5: "The file is whole, and proves nothing against anybody.",
     130: "Ctrl-C (SIGINT) ended it.",
-    143: "SIGTERM ended it, where nothing else is said below.",
+    143: "SIGTERM ended it; join and start hand in or stop first, and end with 0.",
 }
 _OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")
 _OF_DATA = ("torchvision", "sklearn", "scipy", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
