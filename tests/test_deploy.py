@@ -43,7 +43,7 @@ def test_the_image_has_every_package_and_nothing_that_is_not_there() -> None:
     links = {path.name for path in (ROOT / "manta_swarm").iterdir() if path.is_symlink()}
     assert {name for name in copied if (ROOT / name).is_dir()} == {"manta_swarm", *links}
     assert all((ROOT / name).exists() for name in copied)
-    assert {PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]} <= set(copied)
+    assert {"setup.py", "README.md", *PROJECT["project"]["license-files"]} <= set(copied)
 
 
 def test_the_image_starts_the_aggregator_and_not_as_root() -> None:

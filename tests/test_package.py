@@ -150,6 +150,14 @@ def test_its_programs_start_and_say_their_version(installed: Path, tmp_path: Pat
         assert where.startswith(str(installed))
 
 
+def test_what_an_index_shows_of_the_readme_has_no_link_that_only_the_repository_can_follow(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    shown = metadata.read_text(encoding="utf-8")
+    assert "Description-Content-Type: text/markdown" in shown
+    assert "    make demo" in shown
+    assert re.findall(r"\]\((?!https://)", shown) == []
+
+
 def test_an_editable_install_imports_the_checkout_by_the_one_name(checkout: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     succeed(sys.executable, "-m", "venv", "--without-pip", environment)
