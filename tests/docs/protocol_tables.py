@@ -1,0 +1,819 @@
+"""Writes docs/protocol.json from the code: records, methods, and limits of calls: python -m tests.docs.protocol_tables
+
+A record is a frozen dataclass: its fields, what the code says of each, and what has to hold are read from its source. Of a method the
+bounds are the code's where these are more than what a few numbers take.
+"""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import io
+import json
+import re
+import textwrap
+import tokenize
+from enum import IntEnum
+from typing import Any
+
+from manta_swarm.network import log_client, log_proofs, rates
+from manta_swarm.network.admission_filter import PUBLIC
+from manta_swarm.peer.sync.split_view_monitor import MAX_HISTORIES_BYTES
+from manta_swarm.protocol import auditing
+from manta_swarm.protocol.encoding import MAX_DEPTH, MAX_ITEMS
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
+from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES
+from manta_swarm.protocol.table import MAX_WEIGHED_BYTES
+from manta_swarm.protocol.versions import PROGRAM, PROTOCOL
+from tests.documents import ROOT
+
+FILE = ROOT / "docs" / "protocol.json"
+
+RECORDS = {
+    "manta_swarm.network.blobs": "ProvenPiece Ask",
+    "manta_swarm.network.dialling": "Places",
+    "manta_swarm.network.invitation": "Token",
+    "manta_swarm.network.light_pay": "LightPay",
+    "manta_swarm.network.links": "Greeting",
+    "manta_swarm.network.log_client": "CreditWord HeaderAnswer AfterRound FeedAnswer AskListing AskCredit AskRound AskContributions",
+    "manta_swarm.network.log_proofs": "HeldHead ShownHead AskConsistency AskEntries Consistency Cosigned",
+    "manta_swarm.network.near_cohort_peers": "Hello",
+    "manta_swarm.network.pushes": "BodyOffer Shown Push Heard",
+    "manta_swarm.network.reach": "AskDialBack DialledBack",
+    "manta_swarm.network.shutdown_notices": "ShutdownNotice",
+    "manta_swarm.network.wrong_group": "WrongGroup Measure",
+    "manta_swarm.peer.cohort.messages": "Join JoinAnswer VectorSummary Give GiveAnswer Plan PartReport PlanAnswer Add AddAnswer AskSum "
+    "HandOver Taken Word",
+    "manta_swarm.peer.commands.tables": "TableOffer",
+    "manta_swarm.peer.features.two_views.partner": "Site",
+    "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin Exchange",
+    "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission AdmissionProof Revocation AskRevoked Revoked",
+    "manta_swarm.protocol.affinity": "Position",
+    "manta_swarm.protocol.auditing": "Placed AskWanted WantedOf Wanted Page AskVector AskAssignments Needed Assignment Assignments "
+    "Need Finding",
+    "manta_swarm.protocol.evaluations": "Question Result Answer EvaluationWord",
+    "manta_swarm.protocol.exchange": "Exchange",
+    "manta_swarm.protocol.histories": "Histories",
+    "manta_swarm.protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
+    "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer Recipe TravellingShards",
+    "manta_swarm.protocol.private": "PrivateData",
+    "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round "
+    "InclusionPromise Receipt Included Listing",
+    "manta_swarm.protocol.rewards": "RoundContributions",
+    "manta_swarm.protocol.table": "Weighed",
+    "manta_swarm.protocol.verdicts": "AuditRules Verdict Settlement",
+}
+
+COLUMNS = ("method", "served_by", "may_call", "request", "answer", "max_request", "max_answer", "timeout_s")
+METHODS = (
+    (
+        "manifest",
+        "aggregator, peers",
+        "anybody",
+        "ignored",
+        "packed SignedManifest",
+        "-",
+        "262,400",
+        "20",
+    ),
+    (
+        "ping",
+        "aggregator, peers",
+        "anybody",
+        "empty",
+        "empty",
+        "0",
+        "0",
+        "2",
+    ),
+    (
+        "announcement",
+        "peers",
+        "anybody",
+        "its own, packed Announcement",
+        "empty",
+        "512",
+        "0",
+        "5",
+    ),
+    (
+        "header",
+        "aggregator",
+        "a key of its claims",
+        "packed Header",
+        "packed HeaderAnswer",
+        "65,503",
+        "2304",
+        "20",
+    ),
+    (
+        "body",
+        "aggregator",
+        "a key of its header's claims",
+        "contribution (32) || place (2) || group",
+        "empty, or packed SignedInclusionPromise",
+        "34 + group",
+        "2304",
+        "120",
+    ),
+    (
+        "commit-after",
+        "aggregator, peers",
+        "anybody",
+        "packed AfterRound",
+        "packed FeedAnswer",
+        "128",
+        "76,863",
+        "20; patient: section 9",
+    ),
+    (
+        "tree-head",
+        "aggregator",
+        "anybody",
+        "packed HeldHead",
+        "packed ShownHead",
+        "8720",
+        "7168",
+        "20",
+    ),
+    (
+        "commit-at",
+        "peers",
+        "anybody",
+        "packed AskRound",
+        "packed Receipt of that round",
+        "64",
+        "8704",
+        "5",
+    ),
+    (
+        "histories",
+        "peers",
+        "anybody",
+        "packed Histories",
+        "empty",
+        "288,256",
+        "-",
+        "5",
+    ),
+    (
+        "consistency",
+        "aggregator",
+        "anybody",
+        "packed AskConsistency",
+        "packed Consistency",
+        "64",
+        "5184",
+        "20",
+    ),
+    (
+        "entries",
+        "aggregator",
+        "anybody",
+        "packed [first, count], count 1 to 256",
+        "a bundle (section 5, As files) of entries from first on: at most count, as many as have "
+        "1,048,576 bytes, and one at least; refused where there are not so many as count",
+        "32",
+        "1,048,576",
+        "60",
+    ),
+    (
+        "cosigned",
+        "aggregator",
+        "anybody, its own",
+        "packed Cosigned",
+        "empty",
+        "192",
+        "-",
+        "20",
+    ),
+    (
+        "shutdown-notice",
+        "peers",
+        "an operator",
+        "packed Shutdown notice",
+        "empty",
+        "1024",
+        "-",
+        "5",
+    ),
+    (
+        "admission",
+        "aggregator, of a run of invited peers",
+        "anybody",
+        "packed SignedAdmission, or empty",
+        "packed SignedAdmissionProof",
+        "1152",
+        "512",
+        "20",
+    ),
+    (
+        "revoked",
+        "aggregator, of a run that is not open",
+        "anybody",
+        "packed AskRevoked",
+        "packed Revoked",
+        "32",
+        "90,112",
+        "20",
+    ),
+    (
+        "admission-proof",
+        "aggregator, peers, of a run that is not open",
+        "anybody",
+        "packed SignedAdmissionProof: its own",
+        "empty",
+        "272",
+        "0",
+        "20",
+    ),
+    (
+        "listing",
+        "aggregator",
+        "anybody",
+        "packed AskListing",
+        "packed Listing, or empty",
+        "128",
+        "76,799",
+        "20",
+    ),
+    (
+        "weights",
+        "aggregator, peers",
+        "anybody",
+        "packed AskRound",
+        "the weights as they travel",
+        "128",
+        "131,072",
+        "20",
+    ),
+    (
+        "contributions",
+        "aggregator",
+        "anybody",
+        "packed AskContributions",
+        "packed RoundContributions: a page",
+        "128",
+        "1,119,231",
+        "20",
+    ),
+    (
+        "credit",
+        "aggregator",
+        "anybody",
+        "packed AskCredit",
+        "packed CreditWord",
+        "128",
+        "960",
+        "20",
+    ),
+    (
+        "audit.wanted",
+        "operators",
+        "a key of the contributions' claims",
+        "packed AskWanted",
+        "packed Wanted",
+        "4224",
+        "168,064",
+        "20",
+    ),
+    (
+        "audit.bring",
+        "operators",
+        "a key of the contributions' claims",
+        "packed Page",
+        "empty",
+        "1,048,832",
+        "0",
+        "120",
+    ),
+    (
+        "audit.vector",
+        "operators, peers",
+        "anybody",
+        "packed AskVector",
+        "the page: 1,048,576 bytes, or what is left",
+        "128",
+        "1,048,576",
+        "60",
+    ),
+    (
+        "audit.assignments",
+        "operators",
+        "named auditors, proven keys",
+        "packed AskAssignments",
+        "packed Assignments",
+        "64",
+        "611,576",
+        "20",
+    ),
+    (
+        "audit.need",
+        "operators",
+        "named auditors",
+        "packed Need",
+        "empty",
+        "64",
+        "0",
+        "20",
+    ),
+    (
+        "audit.finding",
+        "operators",
+        "the volunteer",
+        "packed Signed Finding",
+        "empty",
+        "640",
+        "0",
+        "20",
+    ),
+    (
+        "audit.verdict",
+        "aggregator",
+        "anybody",
+        "packed Signed Verdict",
+        "empty, once it is on the disk",
+        "1152",
+        "0",
+        "20",
+    ),
+    (
+        "blob",
+        "aggregator, peers",
+        "anybody",
+        "packed Ask",
+        "a piece, or hashes",
+        "128",
+        "1,114,112",
+        "60",
+    ),
+    (
+        "commit",
+        "peers",
+        "anybody",
+        "packed Receipt of a round",
+        "empty",
+        "8704",
+        "-",
+        "5",
+    ),
+    (
+        "offers",
+        "peers",
+        "anybody",
+        "packed Push",
+        "packed Heard",
+        "65,536",
+        "64",
+        "5",
+    ),
+    (
+        "near.hello",
+        "peers with a token",
+        "anybody",
+        "packed Hello",
+        "packed Hello",
+        "2304",
+        "2304",
+        "10",
+    ),
+    (
+        "near.goodbye",
+        "peers with a token",
+        "anybody",
+        "ignored",
+        "empty: the caller is no cohort peer any more",
+        "-",
+        "-",
+        "2",
+    ),
+    (
+        "near.join",
+        "peers with a token",
+        "cohort peers",
+        "packed Join",
+        "packed JoinAnswer",
+        "4096",
+        "4096",
+        "its timeout + 1",
+    ),
+    (
+        "near.give",
+        "the founder",
+        "cohort peers",
+        "packed Give",
+        "packed GiveAnswer",
+        "692,224",
+        "565,248",
+        "by the timetable of section 20",
+    ),
+    (
+        "near.hand-over",
+        "the founder",
+        "cohort peers",
+        "packed HandOver",
+        "packed Word",
+        "692,224",
+        "565,248",
+        "by the timetable of section 20",
+    ),
+    (
+        "near.plan",
+        "members",
+        "their founder",
+        "packed Plan",
+        "packed PlanAnswer",
+        "4096",
+        "1,572,864",
+        "by the timetable of section 20",
+    ),
+    (
+        "near.add",
+        "members",
+        "their founder",
+        "packed Add",
+        "packed AddAnswer",
+        "4096",
+        "1,572,864",
+        "by the timetable of section 20",
+    ),
+    (
+        "near.sum",
+        "the founder",
+        "its roster",
+        "packed AskSum",
+        "a part of a mean",
+        "4096",
+        "262,144",
+        "by the timetable of section 20",
+    ),
+    (
+        "views.meet",
+        "the site with the right views",
+        "cohort peers",
+        "packed Site",
+        "packed Site",
+        "8192",
+        "8192",
+        "10",
+    ),
+    (
+        "views.begin",
+        "the site with the right views",
+        "the site with the left views",
+        "packed Begin",
+        "empty, or why not yet",
+        "8192",
+        "8192",
+        "3",
+    ),
+    (
+        "views.exchange",
+        "the site with the right views",
+        "the site with the left views",
+        "packed Exchange",
+        "as many bytes as the left site takes next",
+        "1,048,832",
+        "1,048,576",
+        "20",
+    ),
+    (
+        "views.lead",
+        "the site with the left views",
+        "that with the right ones",
+        "packed MicrobatchName",
+        "empty, or why not yet",
+        "8192",
+        "8192",
+        "120",
+    ),
+    (
+        "near.chunk",
+        "peers with a token",
+        "its roster",
+        "tag (16), turn (2), first value (8), values",
+        "empty",
+        "1,048,602",
+        "0",
+        "by the timetable of section 20",
+    ),
+    (
+        "dial-back",
+        "aggregator, peers",
+        "anybody",
+        "packed AskDialBack: 1 to 4 TCP ports",
+        "packed DialledBack: 1 or 2 pairs of an IP address and those of the ports where the caller answered",
+        "256",
+        "256",
+        "15",
+    ),
+    (
+        "where",
+        "aggregator, peers",
+        "anybody",
+        "a key (32)",
+        "packed Places: up to 8 pairs of an IP address and a TCP port",
+        "32",
+        "512",
+        "3; of its own key 2",
+    ),
+    (
+        "measure",
+        "aggregator, where data are private",
+        "the measure's key",
+        "packed SignedMeasure",
+        "empty",
+        "384",
+        "-",
+        "20",
+    ),
+    (
+        "evaluate",
+        "peers",
+        "anybody",
+        "packed Question",
+        "packed EvaluationWord",
+        "4096",
+        "1,655,120",
+        "30",
+    ),
+    (
+        "latency",
+        "peers that hand out a table",
+        "anybody",
+        "ignored",
+        "packed SignedOffer",
+        "-",
+        "384",
+        "10",
+    ),
+    (
+        "operators-promise",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(ballot)",
+        "(later term or 0, note, at most one offer, list of kept)",
+        "4,096",
+        "1,048,576",
+        "-",
+    ),
+    (
+        "operators-accept",
+        "operators, where there are several",
+        "the manifest's operators",
+        "an offer: (ballot, first, size, root, (digest, bytes) of the lent entries)",
+        "a vote: (key, signature)",
+        "4,096",
+        "-",
+        "-",
+    ),
+    (
+        "operators-sign",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(certificate): (ballot, size, root, votes)",
+        "the signed note",
+        "4,096",
+        "-",
+        "-",
+    ),
+    (
+        "operators-keep",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(list of kept)",
+        "empty, once they are on disk",
+        "2,097,152",
+        "0",
+        "-",
+    ),
+    (
+        "operators-verdicts",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(size of the giver's log, at most 64 packed Entries of verdicts, at most one ballot: of the leader that is to acknowledge them)",
+        "empty, once they are on disk",
+        "2,097,152",
+        "0",
+        "-",
+    ),
+    (
+        "operators-waiting",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(ballot, digest or empty)",
+        "a page of the waiting verdicts' Entries after that digest, at most 64, by digest",
+        "4,096",
+        "-",
+        "-",
+    ),
+    (
+        "operators-position",
+        "operators, where there are several",
+        "the manifest's operators",
+        "empty",
+        "(ballot promised, size, round)",
+        "4,096",
+        "-",
+        "-",
+    ),
+    (
+        "operators-beat",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(ballot, milliseconds left, note)",
+        "empty",
+        "8,192",
+        "0",
+        "-",
+    ),
+    (
+        "operators-lent",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(digest, offset)",
+        "bytes from there on, at most 1,048,576; fewer: those were the last",
+        "4,096",
+        "1,048,576",
+        "-",
+    ),
+    (
+        "operators-entries",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(start, end)",
+        "a page of entries from start on",
+        "4,096",
+        "-",
+        "-",
+    ),
+    (
+        "operators-forward",
+        "operators, where there are several",
+        "the manifest's operators",
+        "(caller, method, request)",
+        "that method's answer",
+        "2,098,176",
+        "-",
+        "-",
+    ),
+)
+
+BOUNDS = {  # of request and answer, as the code has them
+    "header": (MAX_HEADER_BYTES, log_client.MAX_ANSWER_BYTES),
+    "commit-after": (128, log_client.MAX_FEED_BYTES),
+    "tree-head": (log_client.MAX_RECEIPT_BYTES + 16, log_proofs.MAX_SHOWN_HEAD_BYTES),
+    "commit-at": (64, log_client.MAX_RECEIPT_BYTES),
+    "histories": (MAX_HISTORIES_BYTES, "-"),
+    "consistency": (log_proofs.MAX_ASK_CONSISTENCY_BYTES, log_proofs.MAX_CONSISTENCY_BYTES),
+    "listing": (128, log_client.MAX_LISTING_BYTES),
+    "weights": (128, MAX_WEIGHED_BYTES),
+    "contributions": (128, log_client.MAX_CONTRIBUTIONS_BYTES),
+    "entries": (log_proofs.MAX_ASK_ENTRIES_BYTES, log_proofs.MAX_ENTRIES_BYTES),
+    "credit": (128, log_client.MAX_CREDIT_BYTES),
+    "audit.wanted": (auditing.MAX_ASK_BYTES, auditing.MAX_WANTED_BYTES),
+    "audit.bring": (auditing.MAX_PAGE_BYTES, 0),
+    "audit.vector": (auditing.MAX_ASK_VECTOR_BYTES, auditing.PAGE_BYTES),
+    "audit.assignments": (64, auditing.MAX_DUTIES_BYTES),
+    "audit.finding": (auditing.MAX_SIGNED_FINDING_BYTES, 0),
+    "audit.verdict": (auditing.MAX_SIGNED_VERDICT_BYTES, 0),
+    "commit": (log_client.MAX_RECEIPT_BYTES, "-"),
+    "evaluate": (MAX_QUESTION_BYTES, MAX_WORD_BYTES),
+}
+
+
+def records() -> list[type]:
+    """Return the records' classes."""
+    return [getattr(importlib.import_module(module), name) for module, names in RECORDS.items() for name in names.split()]
+
+
+class _Said(ast.NodeTransformer):
+    """Says a field by its name alone, and a constant of the module by its value."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self._known = known
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """A field of the record itself."""
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            return ast.Name(node.attr)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A constant."""
+        value: Any = self._known.get(node.id)
+        if isinstance(value, frozenset | set):
+            value = tuple(sorted(value))
+        is_constant = node.id.strip("_").isupper() and isinstance(value, int | str | tuple)
+        return ast.Constant(value) if is_constant else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """What is required, without the words of its refusal."""
+        if isinstance(node.func, ast.Name) and node.func.id == "require":
+            required: ast.AST = self.visit(node.args[0])
+            return required
+        if isinstance(node.func, ast.Name) and node.func.id.startswith("check_"):
+            node.args = node.args[:1]
+        return self.generic_visit(node)
+
+
+def comments(source: str) -> dict[int, str]:
+    """Return the comments of a class by their lines."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def told(record: type) -> dict[str, Any]:
+    """Return what the code says of a record."""
+    source = textwrap.dedent(inspect.getsource(record))
+    said, (parsed,) = comments(source), ast.parse(source).body
+    assert isinstance(parsed, ast.ClassDef)
+    known = vars(importlib.import_module(record.__module__))
+    lines = {
+        each.target.id: range(each.lineno, (each.end_lineno or each.lineno) + 1)
+        for each in parsed.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    types = {
+        each.target.id: ast.unparse(each.annotation)
+        for each in parsed.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    checks = [each for each in parsed.body if isinstance(each, ast.FunctionDef) and each.name == "__post_init__"]
+    rules = [
+        ast.unparse(ast.fix_missing_locations(_Said(known).visit(line)))
+        for check in checks
+        for line in check.body
+        if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
+    ]
+    signing = getattr(record, "signing", None)
+    content = {
+        "record": record.__name__,
+        "what": (record.__doc__ or "").partition("\n")[0],
+        **({"signed_as": signing.kind, "signed_by": signing.by, "max_bytes": signing.max_bytes} if signing else {}),
+        "fields": [
+            {
+                "name": field.name,
+                "type": types[field.name].strip("'"),
+                "is": "; ".join(said[line] for line in lines[field.name] if line in said),
+            }
+            for field in dataclasses.fields(record)
+        ],
+        "holds": rules,
+    }
+    return {**content, "values": values(json.dumps(content["fields"]) + json.dumps(rules), known)}
+
+
+def methods() -> list[dict[str, Any]]:
+    """Return the methods: who serves each, who may call it, and what goes and comes."""
+    found: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=True)) for row in METHODS]
+    for each in found:
+        bounds = BOUNDS.get(each["method"])
+        if bounds is not None:
+            each["max_request"], each["max_answer"] = (f"{number:,}" if isinstance(number, int) else number for number in bounds)
+    return [{**each, "counts_as": rates.COSTS.get(each["method"], 1), "answers_everybody": each["method"] in PUBLIC} for each in found]
+
+
+def is_plain(value: object) -> bool:
+    """Return whether JSON has a value: a number, a text, or some of these."""
+    return type(value) in (int, str) or (type(value) in (tuple, frozenset) and all(map(is_plain, value)))  # type: ignore[call-overload]
+
+
+def values(text: str, module: dict[str, Any]) -> dict[str, Any]:
+    """Return what the enumerations and constants of a module are that a text names."""
+    found: dict[str, Any] = {}
+    for name in sorted(set(re.findall(r"\w+", text))):
+        value = module.get(name)
+        if isinstance(value, type) and issubclass(value, IntEnum):
+            found[name] = {each.name: int(each) for each in value}
+        elif name.isupper() and is_plain(value):
+            found[name] = sorted(value) if isinstance(value, frozenset) else value
+    return found
+
+
+def tables() -> dict[str, Any]:
+    """Return all of the file."""
+    return {
+        "protocol": PROTOCOL,
+        "program": PROGRAM,
+        "limits": {
+            "arrays in one another": MAX_DEPTH,
+            "items of a record": MAX_ITEMS,
+            "bytes of an entry": MAX_ENTRY_BYTES,
+            "bytes of a receipt": log_client.MAX_RECEIPT_BYTES,
+            "calls a second of a key": rates.CALLS_OF_KEY,
+            "calls a second of an address": rates.CALLS_OF_ADDRESS,
+            "seconds' calls at once": rates.AT_ONCE_S,
+        },
+        "methods": methods(),
+        "records": [told(record) for record in records()],
+    }
+
+
+def text() -> str:
+    """Return the file's text."""
+    return json.dumps(tables(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
