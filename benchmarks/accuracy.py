@@ -1,6 +1,6 @@
 """How good subnets are: supernets trained by each schedule, and beside each subnet the same architecture trained alone from scratch.
 
-    .venv/bin/python benchmarks/accuracy.py --data DIR [--task classification|stereo] [--seeds N] [--device cuda] [--out FILE]
+    .venv/bin/python benchmarks/accuracy.py --data DIR [--task classification|stereo] [--seeds N] [--device cuda] [--json FILE]
 
 DIR holds FashionMNIST/raw (the official files) and middlebury (stereo pairs, manifest.json). Classification: the first 10,000 training
 images of FashionMNIST; figures are of the 10,000 test images, or with --choose of the last 10,000 training images, by which settings are
@@ -11,12 +11,11 @@ sandwich's recipe, optimiser and rates, and are trained at two lengths:
 - equal MACs: each twin is trained for as many multiply-accumulates as all of the supernet's training took.
 
 Nothing is fine-tuned. BatchNorm statistics of all come from the same training images. With several seeds (first weights, samples,
-architectures) figures are means over them, with the range. Prints a table; --out keeps the figures as JSON.
+architectures) figures are means over them, with the range. Prints a table.
 
 One process a core, one thread each; how fast the machine is changes the time and nothing else.
 """
 
-import argparse
 import gzip
 import json
 import os
@@ -32,6 +31,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import results
 import torch
 from torch import Tensor, nn
 
@@ -338,7 +338,7 @@ def written(value: float, metric: str) -> str:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--data", required=True, type=Path, metavar="DIR")
     parser.add_argument("--task", choices=sorted(_SETTINGS), action="append", help="both, where it is not given")
     parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="both, where it is not given")
@@ -353,7 +353,6 @@ def main() -> None:
     parser.add_argument("--no-twins", action="store_true", help="supernets alone")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="where everything is computed: cpu, cuda")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, metavar="N")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the figures as JSON")
     arguments = parser.parse_args()
     needed = {"classification": "FashionMNIST/raw/train-images-idx3-ubyte.gz", "stereo": "middlebury/manifest.json"}
     every = []
@@ -377,8 +376,8 @@ def main() -> None:
         schedules = () if arguments.alone else arguments.schedule or SCHEDULES
         every.append(run(setting, schedules, arguments.seeds, arguments.workers, with_twins=not arguments.no_twins))
         show(every[-1])
-    if arguments.out:
-        arguments.out.write_text(json.dumps(every, indent=1))
+    results.keep(tasks=every)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

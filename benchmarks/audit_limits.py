@@ -9,7 +9,6 @@ commit ref for theirs, before it is found: any, in the best of 50 draws for the 
 have to know.
 """
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
 from tolerances import SEED, microbatch_at, states_of
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -104,21 +104,28 @@ def measure(supernet: str, sizes: list[int], trained: int) -> None:
             name: float(np.linalg.norm(each - true[part].mean(axis=0))) / bound
             for name, each in false_means(true[part], stale[part], other[part]).items()
         }
-        print(f"  {size}: " + ", ".join(f"{name} {far:.2g}" for name, far in found.items()))
+        results.say(
+            f"  {size}: " + ", ".join(f"{name} {far:.2g}" for name, far in found.items()),
+            supernet=supernet,
+            microbatches=size,
+            parts_of_bound=found,
+        )
         any_ = unnoticed(true[part], norms[part], [rng.permutation(size) for _ in range(DRAWS)])
         smallest = unnoticed(true[part], norms[part], [np.argsort(norms[part])])
-        print(f"  {size}: may be left out unnoticed: any {any_}, those of the smallest norms {smallest}")
+        text = f"  {size}: may be left out unnoticed: any {any_}, those of the smallest norms {smallest}"
+        results.say(text, supernet=supernet, microbatches=size, any_left_out=any_, smallest_left_out=smallest)
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--supernets", default="classifier-tiny", metavar="NAMES")
     parser.add_argument("--claims", default="1,2,5,10,20,50,100,500", metavar="NUMBERS")
     parser.add_argument("--trained", type=int, default=60, metavar="N", help="steps to the weights")
     arguments = parser.parse_args()
     for supernet in arguments.supernets.split(","):
         measure(supernet, [int(number) for number in arguments.claims.split(",")], arguments.trained)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

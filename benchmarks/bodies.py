@@ -5,16 +5,18 @@
 Prints bytes a value, how many times fewer that is than two a value (fp16), and the median milliseconds of CPU of each step.
 """
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import results
 
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.mean import Sum
@@ -43,10 +45,10 @@ def measured(codec: str, count: int, repeats: int) -> tuple[int, list[float]]:
         steps: tuple[Callable[[], object], ...] = (
             lambda: encode(codec, values, _FLOOR),
             lambda: parse(codec, data, count),
-            lambda body=body: body.norm_square,
-            lambda body=body: sums.add(body, 0, _WEIGHT),
-            lambda body=body: body.values(_FLOOR),
-            lambda body=body: left_over(values, body, _FLOOR),
+            partial(getattr, body, "norm_square"),
+            partial(sums.add, body, 0, _WEIGHT),
+            partial(body.values, _FLOOR),
+            partial(left_over, values, body, _FLOOR),
             lambda: sums.mean(_WEIGHT),
         )
         times.append([timed(step) for step in steps])
@@ -62,7 +64,7 @@ def timed(step: Callable[[], object]) -> float:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--codecs", nargs="+", default=_CODECS, metavar="NAME")
     parser.add_argument("--counts", type=int, nargs="+", default=[226_000, 2_900_000, 13_000_000], metavar="N")
     parser.add_argument("--repeats", type=int, default=7, metavar="N")
@@ -73,7 +75,10 @@ def main() -> None:
         for count in arguments.counts:
             num_bytes, figures = measured(codec, count, arguments.repeats)
             line = f"{codec:<12}{count:>12,}{num_bytes / count:>15.4f}{2 * count / num_bytes:>11.1f}"
-            print(line + "".join(f"{figure:>8.1f}" for figure in figures), flush=True)
+            line += "".join(f"{figure:>8.1f}" for figure in figures)
+            steps_ms = dict(zip(_STEPS, figures, strict=True))
+            results.say(line, codec=codec, values=count, body_bytes=num_bytes, cpu_ms=steps_ms)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
 from manta_swarm.automl.training.settings import first_min_exponent
@@ -86,9 +88,11 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
             word += ", guilty" if key in reputation.guilty else ""
         else:
             word = "ACCUSED" if account.faults else f"{reputation.good[key]} contributions found good"
-        print(f"{name}: {word}; {worked[key]} contributions, paid {account.paid}, pending {account.credit - account.paid}")
+        pending = account.credit - account.paid
+        line = f"{name}: {word}; {worked[key]} contributions, paid {account.paid}, pending {pending}"
+        results.say(line, peer=name, found=word, contributions=worked[key], paid=account.paid, pending=pending)
     audits = sum(len(audit.verdicts) for audit in reputation.audits.values())
-    print(f"{last[0].round} rounds; {audits} verdicts on contributions that are not paid yet")
+    results.say(f"{last[0].round} rounds; {audits} verdicts on contributions that are not paid yet", rounds=last[0].round, verdicts=audits)
 
 
 def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
@@ -131,16 +135,17 @@ def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
             programs.interrupt(name)
             programs.wait_for_end(name)
         told(Path(folder) / "aggregator", keys, cheats)
-    print(f"audits, as the aggregator says: {audits}")
-    print(
+    results.say(f"audits, as the aggregator says: {audits}", audits=audits)
+    results.say(
         f"CPU: the operator's auditor with its start {auditors_s:.1f} s, the {len(honest)} honest peers with theirs {peers_s:.1f} s",
-        flush=True,
+        auditor_cpu_s=auditors_s,
+        honest_cpu_s=peers_s,
     )
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--cheats", default="noise,half,poison,silent", metavar="NAMES", help=", ".join(KINDS))
     parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
     parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
@@ -160,7 +165,9 @@ def main() -> None:
     cheats = [name for name in arguments.cheats.split(",") if name]
     for some in [[cheat] for cheat in cheats] if arguments.every else [cheats]:
         print(f"-- {', '.join(some) or 'no cheats'}", flush=True)
+        results.keep(cheats=some)
         play(arguments, some)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ convolution to one channel that weighs the disparities of `stereo-tiny`; maps at
 milliseconds of the processor of each, and their ratio.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 
+import results
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,7 +44,8 @@ def compare(name: str, theirs: Callable[[], Tensor], ours: Callable[[], Tensor],
             if repeat >= _WARM_UP:
                 taken.append(1000 * (time.process_time() - started_s))
     there, here = map(statistics.median, times)
-    print(f"{name:<48} torch {there:8.2f} ms  here {here:8.2f} ms  ratio {there / here:.2f}", flush=True)
+    line = f"{name:<48} torch {there:8.2f} ms  here {here:8.2f} ms  ratio {there / here:.2f}"
+    results.say(line, operation=name, torch_ms=there, here_ms=here)
 
 
 def compare_expansion(batch: int, channels: int, expanded: int, height: int, width: int, repeats: int) -> None:
@@ -69,9 +70,10 @@ def compare_doubling(x: Tensor, repeats: int) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=20, metavar="N")
-    repeats = parser.parse_args().repeats
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
     torch.set_num_threads(1)
     keep_freed_memory()
     for shape in _EXPANSIONS:
@@ -81,6 +83,7 @@ def main() -> None:
     compare("8 channels to 1, 128 x 16 x 32", lambda: score(hidden), lambda: convolved(hidden, score), inputs, repeats)
     for shape_BCHW in _MAPS:
         compare_doubling(drawn(*shape_BCHW), repeats)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
 from crowd_rounds import FASTEST_MICROBATCH_MS, MICROBATCH_SAMPLES, OPERATOR, UNEVEN, Log, Peer, World
 
 from manta_swarm.protocol.exchange import Exchange
@@ -113,7 +114,7 @@ def simulate(num_peers: int, arguments: argparse.Namespace) -> Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[16, 100, 1000], help="(default: 16 100 1000)")
     parser.add_argument("--rounds", type=int, default=40, help="(default: %(default)s)")
     parser.add_argument(
@@ -135,7 +136,9 @@ def main() -> None:
         ages = ", ".join(f"{age}: {samples / one.by_age.total():.1%}" for age, samples in sorted(one.by_age.items()))
         print(f"       counted samples by age: {ages}")
         print(f"       samples lost: {dict(one.lost)}; headers that came to nothing: {dict(one.headers_dropped)}")
-        print(f"       digest {one.digest}")
+        found = {"counted": one.counted, "computed": one.computed, "round_ms": one.round_ms, "lost": sum(one.lost.values())}
+        results.say(f"       digest {one.digest}", peers=one.num_peers, rounds=one.rounds, digest=one.digest, **found)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
 from crowd_rounds import COMMIT_MS, ROW_MS, World
 
 from manta_swarm.codec.coding import body_num_bytes
@@ -125,7 +126,9 @@ class Peer(Node):
         super().__init__(Line(crowd.up_mbit, crowd.down_mbit), number // crowd.cohort_size)
         self.crowd, self.key = crowd, PublicKey(sha256(b"peer %d" % number))
         self.rng = random.Random(number)
-        self.gossip_state = Offers(b"", b"", Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=timeouts.NEAR_GETS_S)
+        self.gossip_state = Offers(
+            b"", frozenset(), Flat(), max_rows=1024, body_bytes=crowd.body_bytes, near_timeout_s=timeouts.NEAR_GETS_S
+        )
         self.gossip_state.budget_bytes = 2**60 if crowd.by_bodies else 0
         self.pulling = 0
         self.pushing: set[PublicKey] = set()
@@ -340,8 +343,8 @@ def _offer_of(number: int, cohort_size: int) -> Any:
     )
 
 
-def report(way: str, crowd: Crowd, took_s: float) -> str:
-    """Return a line about what came of it; a peer that never had all is said to have needed for ever."""
+def report(way: str, crowd: Crowd, took_s: float) -> tuple[str, dict[str, float]]:
+    """Return a line about what came of it, and its figures; a peer that never had all is said to have needed for ever."""
     times = sorted(max(peer.done_ms.get(crowd.what, math.inf), peer.bodies_ms if crowd.by_bodies else 0.0) for peer in crowd.others)
     far = [peer.line.sent / 1e6 for peer in crowd.others]
     near = [peer.line.sent_near / 1e6 for peer in crowd.others]
@@ -353,11 +356,18 @@ def report(way: str, crowd: Crowd, took_s: float) -> str:
         f"{times[len(times) // 2] / 1000:>9.1f}{times[len(times) * 95 // 100] / 1000:>8.1f}{times[-1] / 1000:>8.1f}"
         f"{crowd.log.line.sent / 1e6:>12.1f}{statistics.mean(far):>12.2f}{max(far):>9.2f}{statistics.mean(near):>10.2f}"
     )
-    return f"{way:<10}{figures}{passed:>18}{took_s:>8.0f}"
+    found = {
+        "half_s": times[len(times) // 2] / 1000,
+        "all_s": times[-1] / 1000,
+        "log_sent_mb": crowd.log.line.sent / 1e6,
+        "peer_sent_mb": statistics.mean(far),
+        "most_sent_mb": max(far),
+    }
+    return f"{way:<10}{figures}{passed:>18}{took_s:>8.0f}", found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--peers", type=int, default=1000, help="(default: %(default)s)")
     parser.add_argument("--cohort", type=int, default=4, help="peers of a cohort (default: %(default)s)")
     parser.add_argument("--weights", nargs="+", default=list(SIZES), choices=list(SIZES), help="sizes of the vector (default: all)")
@@ -383,7 +393,9 @@ def main() -> None:
         for way in arguments.ways or ["log", "bodies" if is_less else "mean"]:
             start_s = time.monotonic()
             crowd = Crowd(arguments, SIZES[name], way)
-            print(report(way, crowd, time.monotonic() - start_s), flush=True)
+            line, found = report(way, crowd, time.monotonic() - start_s)
+            results.say(line, peers=arguments.peers, weights=SIZES[name], way=way, **found)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

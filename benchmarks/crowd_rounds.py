@@ -317,8 +317,6 @@ class Peer:
             (self.microbatches,),
             work,
             b"",
-            work,
-            b"",
             self.pace.microbatch_ms,
         )
         contribution = Contribution(RUN, base.round + 1, base.commit, self.key, (work,), 1, (StepMean(work, 1),), work, b"")

@@ -6,11 +6,11 @@ Prints, for shapes of ``classifier-base``, the median milliseconds of all cores 
 The two take turns.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 
+import results
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -50,7 +50,7 @@ def compared(channels: int, side: int, kernel: int, batch: int, times: int) -> t
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--batch", type=int, default=16, metavar="N")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--times", type=int, default=9, metavar="N")
@@ -61,11 +61,17 @@ def main() -> None:
     print(f"batches of {arguments.batch}, {arguments.threads} threads, median of {arguments.times}")
     for channels, side, kernel in _SHAPES:
         forward, by_torch, here = compared(channels, side, kernel, arguments.batch, arguments.times)
-        print(
+        results.say(
             f"  {channels:3} channels of {side:2} x {side:2}, {kernel} x {kernel}: forward {forward:6.1f} ms  "
             f"gradients by torch {by_torch:6.1f}  here {here:6.1f}  ratio {by_torch / here:5.2f}",
-            flush=True,
+            channels=channels,
+            side=side,
+            kernel=kernel,
+            forward_ms=forward,
+            torch_gradients_ms=by_torch,
+            here_gradients_ms=here,
         )
+    results.write(arguments)
 
 
 if __name__ == "__main__":

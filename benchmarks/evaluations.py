@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
 import torch
 
 from manta_swarm.automl.data.digits import digits
@@ -168,11 +169,14 @@ async def measure(arguments: argparse.Namespace) -> None:
                 networks, cpu_s = Counting.networks, Counting.cpu_s
                 ratios = await paired(arguments, training, asking)
                 on_s = arguments.seconds * arguments.pairs
-                print(
+                results.say(
                     f"evaluation {share:3d}%: microbatches with it / without {statistics.median(ratios):.3f} "
                     f"({min(ratios):.3f} to {max(ratios):.3f}); about {(Counting.cpu_s - cpu_s) / on_s:.3f} of a core, "
                     f"{60 * (Counting.networks - networks) / on_s:.0f} networks a minute",
-                    flush=True,
+                    share_percent=share,
+                    with_to_without=ratios,
+                    cores=(Counting.cpu_s - cpu_s) / on_s,
+                    networks_a_minute=60 * (Counting.networks - networks) / on_s,
                 )
         finally:
             for task in tasks:
@@ -184,13 +188,15 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Be the program."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--share", type=int, nargs="+", default=[10, 100], help="hundredths of the time, one line each")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a stretch")
     parser.add_argument("--pairs", type=int, default=4, help="of stretches, for each share")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--workers", type=int, default=2, help="processes that train")
-    asyncio.run(measure(parser.parse_args()))
+    arguments = parser.parse_args()
+    asyncio.run(measure(arguments))
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ architecture: the relative difference of a microbatch's gradient on the GPU and 
 with --trained after so many steps on the CPU.
 """
 
-import argparse
 import asyncio
 import statistics
 import time
 from collections.abc import Sequence
 
 import numpy as np
+import results
 import torch
 from torch import Tensor
 from workers import architectures_of, timed
@@ -130,7 +130,7 @@ def compare(here: MicrobatchResult, there: MicrobatchResult) -> str:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME")
     parser.add_argument("--microbatches", type=int, default=48, metavar="N")
     parser.add_argument("--samples", type=int, default=128, metavar="N", help="of a microbatch")
@@ -154,7 +154,8 @@ def main() -> None:
     pools += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]
     for devices, records in pools:
         line = asyncio.run(rates(space, dataset, devices, asked, arguments.microbatches, arguments.samples, records=records))
-        print(f"  {' + '.join(each.name for each in devices) + (', replayed' if records else ''):<20} {line}", flush=True)
+        pool = " + ".join(each.name for each in devices) + (", replayed" if records else "")
+        results.say(f"  {pool:<20} {line}", pool=pool, rates=line)
     here, weights = Worker(space.name, dataset), weights_of(space)
     here.load(weights)
     for index in range(arguments.trained):
@@ -167,23 +168,25 @@ def main() -> None:
         there.warm_up()
         print(f"  {precision}: its samples are made on {there.makes_samples}")
         for made_on in ("cpu", names[0]):
-            print(f"  {precision}: largest, a microbatch: {parts(there, dataset, microbatch_of(asked[0], arguments.samples), made_on)}")
-        differences(there, here, asked, arguments.samples)
+            line = parts(there, dataset, microbatch_of(asked[0], arguments.samples), made_on)
+            results.say(f"  {precision}: largest, a microbatch: {line}", precision=precision, architecture="largest", parts=line)
+        differences(there, here, asked, arguments.samples, precision)
     replaying = Worker(space.name, dataset, names[0], recorder=CudaGraphs())
     replaying.load(weights)
     for name, architecture in zip(("largest", "smallest"), asked, strict=False):
-        print(
-            f"  fp32, replayed: {name}, a microbatch: {parts(replaying, dataset, microbatch_of(architecture, arguments.samples), names[0])}"
-        )
+        line = parts(replaying, dataset, microbatch_of(architecture, arguments.samples), names[0])
+        results.say(f"  fp32, replayed: {name}, a microbatch: {line}", precision="fp32, replayed", architecture=name, parts=line)
+    results.write(arguments)
 
 
-def differences(there: Worker, here: Worker, asked: Sequence[Architecture], samples: int) -> None:
+def differences(there: Worker, here: Worker, asked: Sequence[Architecture], samples: int, precision: str) -> None:
     """Print how far the microbatches of a GPU are from the CPU's."""
     for name, architecture in zip(("largest", "smallest", "random 1", "random 2"), asked, strict=True):
         microbatch = microbatch_of(architecture, samples)
         result, again = there.train(microbatch), there.train(microbatch)
         same = "the same bits twice" if torch.equal(result.gradient, again.gradient) else "other bits the second time"
-        print(f"    {name:<9} GPU against CPU: {compare(result, here.train(microbatch))}; {same}", flush=True)
+        line = f"{compare(result, here.train(microbatch))}; {same}"
+        results.say(f"    {name:<9} GPU against CPU: {line}", precision=precision, architecture=name, against_cpu=line)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from manta_swarm.protocol.signed import Signed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
@@ -73,15 +75,15 @@ class Rounds:
         for start in range(0, claims, MAX_COHORT):
             some = self._keys[start : min(start + MAX_COHORT, claims)]
             opened = [self._claim(key.public_key, some[0].public_key) for key in some]
-            signed = [Signed.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
-            digests = tuple(one.digest for one in signed)
+            signed_claims = [Signed.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
+            digests = tuple(one.digest for one in signed_claims)
             body = secrets.token_bytes(32)
             counted, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
             of_step, founder = (StepMean(mean, counted),), some[0].public_key
             contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
             signed = Signed.sign(contribution, some[0])
             samples += sum(claim.microbatches for claim in opened) * self.manifest.microbatch_samples
-            entries.append(entry_of(Header(signed, tuple(signed))))
+            entries.append(entry_of(Header(signed, tuple(signed_claims))))
         entries.append(self._commit(len(entries), samples, claims))
         return entries
 
@@ -142,6 +144,10 @@ class Timed:
         self.entries += len(entries)
         self.claims += claims
 
+    def figures(self) -> dict[str, float]:
+        """Return what came of it."""
+        return {"claims": self.claims, "entries": self.entries, "seconds": self.seconds, "cpu_s": self.cpu_s}
+
     def __str__(self) -> str:
         took = f"{self.seconds:.1f} s, {self.cpu_s:.1f} s of CPU"
         return f"{self.claims / self.seconds:9,.0f} claims/s ({self.claims:,} in {self.entries:,} entries, {took})"
@@ -152,7 +158,7 @@ def fill(log: Log, rounds: Rounds, keys: int, claims: int) -> None:
     single = Timed(log)
     for _ in range(SINGLE_ROUNDS):
         single.commit(rounds.make(1), 1)
-    print(f"one by one          {single}; {SINGLE_ROUNDS / single.seconds:,.0f} rounds/s", flush=True)
+    results.say(f"one by one          {single}; {SINGLE_ROUNDS / single.seconds:,.0f} rounds/s", what="one by one", **single.figures())
     cold, warm, number = Timed(log), Timed(log), 0
     while single.claims + warm.claims + cold.claims < claims:
         entries = rounds.make(keys)
@@ -162,8 +168,9 @@ def fill(log: Log, rounds: Rounds, keys: int, claims: int) -> None:
             warm.commit(entries, keys)
         else:
             cold.commit(entries, keys)
-    print(f"in batches          {warm}")
-    print(f"claims end to end   {cold}", flush=True)
+    for what, timed in (("in batches", warm), ("claims end to end", cold)):
+        if timed.claims:
+            results.say(f"{what:<20}{timed}", what=what, **timed.figures())
 
 
 def verify(ledger: Ledger, entries: Sequence[bytes]) -> None:
@@ -187,7 +194,11 @@ def prove(log: Log) -> None:
         taken.append((time.perf_counter() - began) * 1e6)
         if _times_taken_away() == switches:
             undisturbed.append(taken[-1])
-    print(f"proofs              {_line_of(taken)}, of {PROOFS:,} among {log.head.size:,} entries")
+    results.say(
+        f"proofs              {_line_of(taken)}, of {PROOFS:,} among {log.head.size:,} entries",
+        what="proofs",
+        median_us=statistics.median(taken),
+    )
     print(f"  by the CPU's time {_line_of(computed)}; while the core was ours {_line_of(undisturbed)}, of {len(undisturbed):,}", flush=True)
 
 
@@ -209,12 +220,13 @@ def reopen(directory: Path, claims: int) -> None:
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
         after = psutil.Process().memory_info().rss
         on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
-        print(f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s")
-        print(
-            f"memory              {after / 2**20:.0f} MiB, {before / 2**20:.0f} of them before it was opened;",
-            f"{on_disk:.0f} MiB on the disk",
-            flush=True,
+        line = f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s"
+        results.say(line, what="restart", seconds=seconds, cpu_s=cpu_s)
+        memory = {"memory_mib": after / 2**20, "memory_before_mib": before / 2**20, "disk_mib": on_disk}
+        line = (
+            f"memory              {after / 2**20:.0f} MiB, {before / 2**20:.0f} of them before it was opened; {on_disk:.0f} MiB on the disk"
         )
+        results.say(line, what="memory", **memory)
 
 
 def check(directory: Path, claims: int) -> None:
@@ -222,15 +234,13 @@ def check(directory: Path, claims: int) -> None:
     began, cpu = time.perf_counter(), time.process_time()
     found = verify_directory(directory, training_spec_of=AskedTrainingSpec)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    print(
-        f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s of {found.size:,} entries",
-        flush=True,
-    )
+    line = f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s of {found.size:,} entries"
+    results.say(line, what="full verification", seconds=seconds, cpu_s=cpu_s)
 
 
 def main() -> None:
     """Run all of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--claims", type=int, default=1_000_000, metavar="N")
     parser.add_argument("--keys", type=int, default=1_000, metavar="N", help="claims of a round where they come in batches")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="an empty folder on the disk that is meant")
@@ -239,9 +249,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.reopen is not None:
         reopen(options.reopen, options.claims)
+        results.write(options)
         return
     if options.check is not None:
         check(options.check, options.claims)
+        results.write(options)
         return
     if not 1 <= options.keys <= 4_000 or options.claims < 1:
         parser.error("--keys is between 1 and 4000, --claims at least 1")
@@ -252,7 +264,11 @@ def main() -> None:
             fill(log, rounds, options.keys, options.claims)
             prove(log)
         for name in ("--reopen", "--check"):
-            subprocess.run([sys.executable, __file__, name, str(directory), "--claims", str(options.claims)], check=True)
+            kept = Path(folder) / "kept.json"
+            command = [sys.executable, __file__, name, str(directory), "--claims", str(options.claims), "--json", str(kept)]
+            subprocess.run(command, check=True)
+            results.take(kept)
+    results.write(options)
 
 
 if __name__ == "__main__":

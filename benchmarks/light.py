@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import results
+
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig, write_run_file
 from manta_swarm.aggregator.settings.sections import RoundSection
@@ -118,8 +120,8 @@ class _Programs:
         self.start("aggregator", "manta_swarm.aggregator.cli", "start", str(self.directory / "run.toml"), *where)
         self._until(lambda: bool(self.aggregator().get("addresses")))
         address = self.aggregator()["addresses"][0]
-        where = ("--dir", str(self.directory / "gateway"), "--listen", _LISTEN, "--gateway", "127.0.0.1:0")
-        self.start("gateway", "manta_swarm.peer.cli", "join", "--gpus", "none", "--initial-peers", address, *where)
+        offered = ("--dir", str(self.directory / "gateway"), "--listen", _LISTEN, "--gateway", "127.0.0.1:0")
+        self.start("gateway", "manta_swarm.peer.cli", "join", "--gpus", "none", "--initial-peers", address, *offered)
         log_path = self.directory / "gateway.log"
         self._until(lambda: "--gateway http" in log_path.read_text())
         return log_path.read_text().rpartition("--gateway ")[2].split()[0]
@@ -182,17 +184,23 @@ def _show(programs: _Programs) -> None:
         status = light.status
         leases = max(1, int(status["leases"]))
         group = "-" if light.group is None else f"{_group_peak(light.group) / 2**20:.0f} MiB"
-        print(
+        results.say(
             f"{number:11d}  {light.first_inclusion_promise_s:10.1f} s  {light.first_credit_s:10.1f} s  {leases:6d}"
             f"  {status['taken']:5d}  {status['lost']:4d}"
             f"  {status['received_bytes'] / leases / 1e6:7.3f} MB  {status['sent_bytes'] / leases / 1e6:5.3f} MB"
-            f"  {light.peak_bytes / 2**20:4.0f} MiB  {group:>12}  {'no' if light.child.returncode is None else 'yes'}"
+            f"  {light.peak_bytes / 2**20:4.0f} MiB  {group:>12}  {'no' if light.child.returncode is None else 'yes'}",
+            first_promise_s=light.first_inclusion_promise_s,
+            first_credit_s=light.first_credit_s,
+            leases=leases,
+            received_bytes=status["received_bytes"],
+            sent_bytes=status["sent_bytes"],
+            resident_bytes=light.peak_bytes,
         )
 
 
 def main() -> None:
     """Run it, and fail if a contributor has no credit in the log."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--lights", type=int, default=1, metavar="N", help="contributors")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds to look on")
     parser.add_argument("--round-s", type=float, default=15.0, metavar="S", help="that a round is open")
@@ -217,6 +225,7 @@ def main() -> None:
         print(f"the log verifies: {found.rounds} rounds; credit of the contributors: {', '.join(str(credits.get(key, 0)) for key in keys)}")
         if not all(credits.get(key, 0) for key in keys):
             raise SystemExit("a contributor has no credit")
+    results.write(arguments)
 
 
 if __name__ == "__main__":

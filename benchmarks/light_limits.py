@@ -7,7 +7,6 @@ megabyte one after the other, between a real server, whose service has nothing e
 microbatches of a real worker (classifier-tiny, digits). Each line ends with measured / limit.
 """
 
-import argparse
 import asyncio
 import sys
 import time
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
 import torch
 
 from manta_swarm.automl.data.digits import digits
@@ -76,7 +76,7 @@ async def _measure_rate(way: str, flow: Flow, call: Callable[[], None], rate: in
     passed_s = time.monotonic() - begun_s
     measured = (flow.total - begun) / passed_s
     flow.limit = None
-    print(f"{way} at {rate / 1e6:g} MB/s: {measured / 1e6:.3f} MB/s  {measured / rate:.3f}", flush=True)
+    results.say(f"{way} at {rate / 1e6:g} MB/s: {measured / 1e6:.3f} MB/s  {measured / rate:.3f}", way=way, limit=rate, measured=measured)
 
 
 def measure_duty(duties: list[int], seconds: float) -> None:
@@ -96,12 +96,14 @@ def measure_duty(duties: list[int], seconds: float) -> None:
             work_gate.after_microbatch(1000 * took_s, 32)
             computed_s, index = computed_s + took_s, index + 1
         share = computed_s / (time.monotonic() - begun_s)
-        print(f"duty {duty:3d}%: computes {share:6.1%} of the time  {share / (duty / 100):.3f}", flush=True)
+        results.say(
+            f"duty {duty:3d}%: computes {share:6.1%} of the time  {share / (duty / 100):.3f}", way="duty", limit=duty / 100, measured=share
+        )
 
 
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--duty", type=int, nargs="*", default=[25, 60], metavar="PERCENT")
     parser.add_argument("--rate", nargs="*", default=["200kB", "2MB"], metavar="RATE")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each line")
@@ -111,6 +113,7 @@ def main() -> None:
         asyncio.run(measure_rates(rates, arguments.seconds))
     if arguments.duty:
         measure_duty(arguments.duty, arguments.seconds)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

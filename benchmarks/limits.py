@@ -8,7 +8,6 @@ headers and encryption, between two real nodes in network namespaces of their ow
 Each line ends with measured / limit.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -22,14 +21,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.namespaces import cable, give_address, make, on_host, remove, run, take
+
+if TYPE_CHECKING:
+    from manta_swarm.peer.workers.processes import ProcessPool
 
 PREFIX = "manta-limits-"
 GIVER, TAKER = f"{PREFIX}giver", f"{PREFIX}taker"
@@ -78,12 +83,13 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
                     computed_ms += done.took_ms
             passed_s = time.monotonic() - begun_s
             share, cpu = computed_ms / 1000 / passed_s, (_cpu_s(processes) - cpu_s) / passed_s
-            print(f"duty {duty:3d}%: computes {share:6.1%} of the time (CPU {cpu:6.1%})  {share / (duty / 100):.3f}", flush=True)
+            line = f"duty {duty:3d}%: computes {share:6.1%} of the time (CPU {cpu:6.1%})  {share / (duty / 100):.3f}"
+            results.say(line, way="duty", limit=duty / 100, measured=share)
     finally:
         await pool.close()
 
 
-def _cpu_s(pool: "ProcessPool") -> float:  # noqa: F821 - imported late
+def _cpu_s(pool: "ProcessPool") -> float:
     times = psutil.Process(pool.pids[0]).cpu_times()
     return float(times.user + times.system)
 
@@ -114,7 +120,8 @@ def _measure_rate(folder: Path, way: str, limited: str, rate: int, seconds: floa
         begun, begun_s = _carried(namespace, direction), time.monotonic()
         time.sleep(seconds)
         measured = (_carried(namespace, direction) - begun) / (time.monotonic() - begun_s)
-    print(f"{way} at {rate / 1e6:g} MB/s: {measured / 1e6:.3f} MB/s on the wire  {measured / rate:.3f}", flush=True)
+    line = f"{way} at {rate / 1e6:g} MB/s: {measured / 1e6:.3f} MB/s on the wire  {measured / rate:.3f}"
+    results.say(line, way=way, limit=rate, measured=measured)
 
 
 def _start(ending: contextlib.ExitStack, namespace: str, folder: Path, *words: str) -> "subprocess.Popen[str]":
@@ -187,10 +194,10 @@ async def be_child(folder: Path, way: str, rate: int, address: str | None) -> No
 def main() -> None:
     """Measure."""
     if sys.argv[1:2] == ["--child"]:
-        folder, way, rate, *rest = sys.argv[2:]
-        asyncio.run(be_child(Path(folder), way, int(rate), rest[0] if rest else None))
+        folder, way, at_most, *rest = sys.argv[2:]
+        asyncio.run(be_child(Path(folder), way, int(at_most), rest[0] if rest else None))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--duty", type=int, nargs="*", default=[10, 25, 60, 100], metavar="PERCENT")
     parser.add_argument("--rate", nargs="*", default=["200kB", "1MB", "4MB"], metavar="RATE")
     parser.add_argument("--seconds", type=float, default=30.0, help="for each line")
@@ -201,6 +208,7 @@ def main() -> None:
         measure_rates(rates, arguments.seconds)
     if arguments.duty:
         asyncio.run(measure_duty(arguments.duty, arguments.seconds))
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ table: the largest, the smallest and the mean of the random subnets, each the me
 bytes cohorts send than they would with 2 bytes a weight after every update. One process, one thread: some minutes a run.
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -26,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import results
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -174,8 +174,9 @@ def show(training_spec: TrainingSpec, settings: Sequence[Setting], runs: Sequenc
         columns = [
             written([float(one["largest"]) for one in of_setting], metric),  # type: ignore[arg-type]
             written([float(one["smallest"]) for one in of_setting], metric),  # type: ignore[arg-type]
-            written([statistics.mean(one["random"]) for one in of_setting], metric),  # type: ignore[type-var]
+            written([statistics.mean(one["random"]) for one in of_setting], metric),  # type: ignore[arg-type]
         ]
+        results.keep(setting=setting.name, runs=of_setting)
         first = of_setting[0]
         qualities = " ".join(f"{column:>22}" for column in columns)
         print(f"{setting.name:<40} {qualities} {first['round_bytes']:>14,} {first['fp16_ratio']:>15.1f}x")
@@ -190,7 +191,7 @@ def written(values: Sequence[float], metric: str) -> str:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
     parser.add_argument("--task", choices=sorted(_UPDATES), default="classification")
     parser.add_argument("--settings", nargs="+", metavar="SETTING")
@@ -208,6 +209,7 @@ def main() -> None:
     training_spec = TrainingSpec(arguments.task, updates, arguments.cohorts, arguments.algorithm, arguments.schedule)
     torch.set_num_threads(1)
     show(training_spec, settings, run(training_spec, settings, arguments.seeds, arguments.out))
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, and how
 fast it has it again after a restart; what it takes of memory, how long each route takes and how many bytes its answer is (nothing of it
 made before); then ``--clients`` listen for ``--seconds`` while a round a second is committed, and one more asks: it prints the monitor's
-share of a core. What it costs a real swarm is ``benchmarks/monitor_beside.py``.
+share of a core.
 """
 
 import argparse
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}  # for the programs that are started
 
 import psutil
+import results
 from monitor_log import MadeUpRun
 
 from manta_swarm.aggregator.monitor.kept import KEPT
@@ -114,7 +115,7 @@ async def measure_routes(page: Page, peer: str, size: int) -> None:
     print("| route | median ms | bytes |\n|---|---|---|")
     for name, target in targets.items():
         median, num_bytes = await timed(page, target)
-        print(f"| `{name}` | {median:.1f} | {num_bytes:,} |", flush=True)
+        results.say(f"| `{name}` | {median:.1f} | {num_bytes:,} |", route=name, median_ms=median, num_bytes=num_bytes)
 
 
 async def measure_streams(page: Page, run: MadeUpRun, process: psutil.Process, clients: int, seconds: float) -> None:
@@ -135,7 +136,8 @@ async def measure_streams(page: Page, run: MadeUpRun, process: psutil.Process, c
     share = (cpu.user + cpu.system - began_cpu.user - began_cpu.system) / lasted_s
     events = sorted(counts.get(number, 0) for number in range(clients))
     gone = sum(task.done() for task in listening)
-    print(f"{clients} clients for {lasted_s:.0f} s: {share:.1%} of a core, {events[0]} to {events[-1]} events each, {gone} dropped")
+    line = f"{clients} clients for {lasted_s:.0f} s: {share:.1%} of a core, {events[0]} to {events[-1]} events each, {gone} dropped"
+    results.say(line, clients=clients, cores=share, least_events=events[0], most_events=events[-1], dropped=gone)
     for task in listening:
         task.cancel()
     await asyncio.gather(*listening, return_exceptions=True)
@@ -156,7 +158,8 @@ async def show(arguments: argparse.Namespace, directory: Path) -> None:
     try:
         async with started(directory, arguments.clients) as (page, process):
             await until_read(page, run.size, process, "the first start")
-            print(f"memory of the process {process.memory_info().rss / 1e6:.0f} MB", flush=True)
+            memory_mb = process.memory_info().rss / 1e6
+            results.say(f"memory of the process {memory_mb:.0f} MB", memory_mb=memory_mb)
         print(f"kept of it: {kept.stat().st_size / 1e6:.2f} MB")
         async with started(directory, arguments.clients) as (page, process):
             await until_read(page, run.size, process, "a start after that")
@@ -199,9 +202,12 @@ async def until_read(page: Page, size: int, process: psutil.Process, what: str) 
         began = began or spent  # it answers as soon as it begins to read
         if now["head"] is not None and now["head"]["size"] == size:
             wall_s, cpu_s = spent[0] - began[0], spent[1] - began[1]
-            print(
+            results.say(
                 f"{what}: it has the log after {wall_s:.1f} s, {cpu_s:.1f} s of CPU; its program started in {began[1]:.1f} s of CPU",
-                flush=True,
+                what=what,
+                entries=size,
+                seconds=wall_s,
+                cpu_s=cpu_s,
             )
             return
         await asyncio.sleep(0.1)
@@ -210,7 +216,7 @@ async def until_read(page: Page, size: int, process: psutil.Process, what: str) 
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--peers", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--claims", type=int, default=100, help="a round")
@@ -219,6 +225,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(show(arguments, Path(folder) / "run"))
+    results.write(arguments)
 
 
 if __name__ == "__main__":

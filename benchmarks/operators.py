@@ -14,7 +14,6 @@ fault comes once all hear each other again: two at a time are more than four ope
 times are those of a busy one.
 """
 
-import argparse
 import contextlib
 import random
 import statistics
@@ -26,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import results
 
 from manta_swarm.aggregator.log.storage import is_at_rest, reading
 from manta_swarm.protocol.records import Round, open_entry
@@ -134,7 +135,7 @@ def four_operators(folder: Path, peers: list[str], *, is_apart: bool) -> Iterato
 
 def main() -> int:
     """Measure, and print; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--times", type=int, default=200, help="faults")
     parser.add_argument("--minutes", type=float, default=1e9, help="no further fault after so many")
     parser.add_argument("--peers", type=int, default=3)
@@ -161,7 +162,7 @@ def main() -> int:
             seen.append(fail(programs, faults, rng))
             last, now = seen[-1], f"round {programs.round(range(4))}"
             took = f"another writes after {last.taken_s:.1f} s, commit after {last.commit_s:.1f} s, back {last.back_s:.1f} s after its end"
-            print(f"{len(seen)}: {last.what}: {took}, {now}", flush=True)
+            results.say(f"{len(seen)}: {last.what}: {took}, {now}", fault=last)
         newest = programs.round(range(4))
         programs.wait_until(lambda: all(programs.round([place]) > newest for place in range(4)), "all go on")
         statuses = [programs.status(peer) for peer in peers]
@@ -172,9 +173,12 @@ def main() -> int:
         logs = sorted((entries_of(programs.directory / name_of(place)) for place in range(4)), key=len)
     forks = sum(one != logs[-1][: len(one)] for one in logs)
     broken, lost, counted = (sum(status[name] for status in statuses) for name in ("promises_broken", "samples_lost", "rounds_counted"))
-    print(f"faults {len(seen)}; rounds {num_rounds(logs[-1])}; contributions counted {counted}")
-    print(f"inclusion promises lost {broken}; operators' logs that fork {forks}; samples without an inclusion promise in time {lost}")
+    rounds = num_rounds(logs[-1])
+    results.say(f"faults {len(seen)}; rounds {rounds}; contributions counted {counted}", faults=len(seen), rounds=rounds, counted=counted)
+    line = f"inclusion promises lost {broken}; operators' logs that fork {forks}; samples without an inclusion promise in time {lost}"
+    results.say(line, promises_lost=broken, forks=forks, samples_lost=lost)
     show(seen)
+    results.write(arguments)
     return 1 if broken or forks else 0
 
 

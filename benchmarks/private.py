@@ -19,7 +19,6 @@ the best over the peers. Each setting appends a line of JSON to FILE; what is th
 setting.
 """
 
-import argparse
 import json
 import re
 import statistics
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
@@ -153,7 +153,7 @@ def show(runs: Sequence[Run], parts: Sequence[ImageDataset]) -> None:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--data-root", type=Path, metavar="DIR")
     parser.add_argument("--data", default="fashionmnist", metavar="NAME")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
@@ -193,7 +193,9 @@ def main() -> None:
                 file.write(json.dumps(run) + "\n")
             print(f"  {setting}: {run['seconds']} s", file=sys.stderr, flush=True)
         runs.append(run)
+    results.keep(runs=runs)
     show(runs, parts)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,14 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.wan_network import BURST_BYTES, QUEUE_MS, why_not
+import results
+from wan_network import BURST_BYTES, QUEUE_MS, why_not
+
 from manta_swarm.codec.residuals import part_digests, vector_digest
-from manta_swarm.network.links import TLS, UNIX, Links
+from manta_swarm.network.links import Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
+from manta_swarm.network.rpc import TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.protocol.exchange import Exchange
@@ -544,7 +547,7 @@ def _line_columns(record: Record) -> str:
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     sizes = [1_000_000, 5_000_000]
     parser.add_argument("--values", type=int, nargs="+", default=sizes, help="float32 values in the vector (default: 1 and 5 million)")
     parser.add_argument("--peers", type=int, default=4, help="peers of each side (default: %(default)s)")
@@ -567,9 +570,12 @@ def main() -> None:
                 records = measure(sides, arguments.rounds, lambda line: print(line, file=sys.stderr, flush=True))
             print(f"{arguments.peers} peers, {num_values:,} values, {arguments.rounds} rounds of each\n")
             print(report(records), end="\n\n", flush=True)
+            for variant, record in records.items():
+                results.keep(variant=variant.name, peers=arguments.peers, values=num_values, record=record)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     print("digests: how many different results the peers of a round ended with, at most.")
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
 import psutil
+import results
 from beginning import codec, ending_when_told, scratch
 from scale_programs import METHODS, RECEIVED, SENT, Place
 from scale_swarm import Moment, Swarm, Usage, run_config
@@ -248,6 +249,9 @@ def measure(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     exchange = f"cohorts of {arguments.cohort_size}, {arguments.local_steps} local steps, {arguments.codec}"
     print(f"{arguments.supernet}, {microbatches}; {exchange}; {psutil.cpu_count()} cores\n")
     print(report(found))
+    for num_peers, of_swarm in found.items():
+        results.keep(peers=num_peers, **of_swarm)
+    results.write(arguments)
 
 
 def _positive(text: str) -> int:
@@ -258,7 +262,7 @@ def _positive(text: str) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument(
         "--peers", type=_positive, nargs="+", default=[4, 8, 16, 32], help="swarms, one after the other (default: 4 8 16 32)"
     )

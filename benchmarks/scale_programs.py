@@ -105,11 +105,11 @@ class TimedWorker(Worker):
         self._microbatches = microbatches_path.open("a", buffering=1)
         self._gate = gate
 
-    def load(self, parameters: torch.Tensor) -> None:
+    def load(self, parameters: torch.Tensor, *, in_place: bool = False) -> None:
         """Wait until the gate is there, the first time; then as always."""
         while not self._gate.exists():
             time.sleep(GATE_POLL_S)
-        super().load(parameters)
+        super().load(parameters, in_place=in_place)
 
     def train(self, microbatch: Microbatch) -> MicrobatchResult:
         """Return what the microbatch gave."""

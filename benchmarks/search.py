@@ -25,6 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import SEARCH, TEST, Dataset
 from manta_swarm.automl.data.images import ImageDataset
@@ -150,7 +152,7 @@ def summary(rows: list[Row]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--snapshots", type=Path, nargs="+", required=True, help=".safetensors files, of one training each")
     parser.add_argument("--data", default="digits", help="labelled images to measure on (default: %(default)s)")
     parser.add_argument("--data-root", type=Path, help="where data sets lie that no library brings along")
@@ -174,6 +176,10 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     print(report(rows, arguments.data))
+    for row in rows:
+        unseen = {"loss": row.found.unseen.loss, "errors": row.found.unseen.errors}
+        results.keep(snapshot=row.name, seconds=row.time_s, macs_m=row.macs_m, unseen=unseen)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

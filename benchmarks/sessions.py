@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
 import psutil
+import results
 from beginning import ending_when_told, scratch
 from scale_programs import Forked, Place, run_sessions
 from scale_swarm import Swarm, run_config
@@ -159,16 +160,17 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
             sessions.stop()
     counted, lost = (sum(getattr(status, f"samples_{name}") for status in statuses) for name in ("counted", "lost"))
     print(f"{peers} peers in {arguments.processes} processes, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}")
-    print(f"samples counted: {counted} ({100 * counted / max(1, counted + lost):.1f} %)")
-    print(f"different states at the end: {len({status.state for status in statuses})}")
-    print(_shown("at rest", resting, rested, peers))
-    print(_shown("at work", rested, worked, peers))
+    results.say(f"samples counted: {counted} ({100 * counted / max(1, counted + lost):.1f} %)", samples_counted=counted, samples_lost=lost)
+    states = len({status.state for status in statuses})
+    results.say(f"different states at the end: {states}", states=states)
+    results.say(_shown("at rest", resting, rested, peers), peers=peers, at="rest", before=resting, after=rested)
+    results.say(_shown("at work", rested, worked, peers), peers=peers, at="work", before=rested, after=worked)
     for name, value in sizes.items():
-        print(f"a peer's {name}: {value:.1f}")
+        results.say(f"a peer's {name}: {value:.1f}", **{name: value})
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--processes", type=int, default=4, help="processes with peers (default: %(default)s)")
     parser.add_argument("--sessions", type=int, default=12, help="peers in each of them (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=12, help="of the run (default: %(default)s)")
@@ -185,6 +187,7 @@ def main() -> None:
     arguments = parse(sys.argv[1:])
     with ending_when_told(), scratch("sessions-", arguments.keep) as directory:
         measure(arguments, directory)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

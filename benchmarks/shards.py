@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import results
 from PIL import Image
 
 _DISTINCT = 20
@@ -31,7 +32,7 @@ _SHARD_MIB = 64
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[1000, 4000, 16000])
     parser.add_argument("--microbatches", type=int, default=100, help=f"of {_MICROBATCH} samples")
     parser.add_argument("--threads", type=int, default=1)
@@ -44,11 +45,13 @@ def main() -> None:
     if arguments.travel is not None:
         with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
             asyncio.run(_travel(Path(folder), arguments.travel))
+        results.write(arguments)
         return
     print(f"{'samples':>9} {'decoded':>9} {'shards':>8} {'made':>9} {'opened':>9} {'peak':>9} {'a microbatch':>9}")
     for samples in arguments.samples:
         with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
             _measure(Path(folder), samples, arguments.microbatches, arguments.threads)
+    results.write(arguments)
 
 
 def _measure(folder: Path, samples: int, microbatches: int, threads: int) -> None:
@@ -67,9 +70,14 @@ def _measure(folder: Path, samples: int, microbatches: int, threads: int) -> Non
         for count in (0, microbatches)
     )
     decoded_gib = samples * 3 * _SIDES[0] * _SIDES[1] / 2**30
-    print(
+    results.say(
         f"{samples:9,} {decoded_gib:5.1f} GiB {len(list_.shards):8} {made_s:7.1f} s {opened[0]:>5} MiB {read[0]:>5} MiB {read[1]:>6} ms",
-        flush=True,
+        samples=samples,
+        shards=len(list_.shards),
+        made_s=made_s,
+        opened_mib=int(opened[0]),
+        read_mib=int(read[0]),
+        microbatch_ms=int(read[1]),
     )
 
 
@@ -109,32 +117,32 @@ async def _travel(folder: Path, size_mib: int) -> None:
     from manta_swarm.runtime.disk import load_identity, make_directory
 
     sizes = [min(_SHARD_MIB, size_mib - start) << 20 for start in range(0, size_mib, _SHARD_MIB)]
-    nodes = []
+    nodes: list[Node] = []
     for name in ("one", "other", "third"):
         make_directory(folder / name)
         path = folder / name / "identity.key"
         met = await nodes[0].addresses() if nodes else []
         nodes.append(await Node.start(load_identity(path), path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=met))
-    blob_stores, names, rng = [BlobStore(max_bytes=0) for _ in nodes[:2]], [], np.random.default_rng(0)
+    blob_stores, names, rng = [BlobStore(max_bytes=0) for _ in nodes[:2]], list[FileName](), np.random.default_rng(0)
     for number, size in enumerate(sizes):
         data = rng.bytes(size)
-        name = FileName(folder / "third" / str(number), Blob.cut(data, PIECE_BYTES).root, size, PIECE_BYTES)
-        names.append(name)
+        file_name = FileName(folder / "third" / str(number), Blob.cut(data, PIECE_BYTES).root, size, PIECE_BYTES)
+        names.append(file_name)
         for blob_store, where in zip(blob_stores, ("one", "other"), strict=True):
-            name_there = replace(name, path=folder / where / str(number))
+            name_there = replace(file_name, path=folder / where / str(number))
             name_there.path.write_bytes(data)
-            blob_store.lend(name.root, FileBlob(name_there))
+            blob_store.lend(file_name.root, FileBlob(name_there))
     for blob_store, node in zip(blob_stores, nodes, strict=False):
         await blob_store.serve(node)
     print(f"{'sources':>8} {'time':>8} {'rate':>11}")
     for count in (1, 2):
         begin = time.monotonic()
-        for name in names:
-            await fetch_file(nodes[2], name, [node.key for node in nodes[:count]], deadline_s=600)
+        for wanted in names:
+            await fetch_file(nodes[2], wanted, [node.key for node in nodes[:count]], deadline_s=600)
         took_s = time.monotonic() - begin
-        print(f"{count:8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s", flush=True)
-        for name in names:
-            name.path.unlink()
+        results.say(f"{count:8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s", sources=count, mib=size_mib, seconds=took_s)
+        for wanted in names:
+            wanted.path.unlink()
     begin = time.monotonic()
     for number in range(len(names)):
         data = (folder / "one" / str(number)).read_bytes()
@@ -143,7 +151,7 @@ async def _travel(folder: Path, size_mib: int) -> None:
             file.write(data)
             os.fsync(file.fileno())
     took_s = time.monotonic() - begin
-    print(f"{'copied':>8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s")
+    results.say(f"{'copied':>8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s", sources=0, mib=size_mib, seconds=took_s)
     for node in nodes:
         await node.close()
 

@@ -17,7 +17,6 @@ Run it from the repository: ``.venv/bin/python benchmarks/soak.py --help``.
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -35,6 +34,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy:
 
 import beginning
 import psutil
+import results
 from beginning import codec, ending_when_told
 from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
@@ -277,7 +277,7 @@ def scratch(keep: bool) -> Iterator[Path]:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--peers", type=int, default=12, help="(default: %(default)s)")
     parser.add_argument("--cohort-size", type=int, default=4, help="(default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=15, help="(default: %(default)s)")
@@ -292,7 +292,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of what happens (default: %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="a line for whatever happens")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
-    parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
     if (
         min(arguments.peers, arguments.cohort_size, arguments.microbatches, arguments.microbatch_ms, arguments.local_steps) < 1
@@ -310,8 +309,8 @@ def main() -> None:
     with ending_when_told(), scratch(arguments.keep) as directory:
         text, figures, broken = soak(arguments, directory, lambda line: print(line, file=sys.stderr, flush=True))
     print(text)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    results.keep(**figures)
+    results.write(arguments)
     if broken:
         raise SystemExit(1)
 

@@ -11,9 +11,10 @@ Columns are the sides of the maps, in parts of the image's: a unit here, one or 
 resolutions of their own, OFA's 128 to 224 and AttentiveNAS's 192 to 288.
 """
 
-import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+import results
 
 from manta_swarm.automl.spaces.cost import fixed_num_weights, macs, unit_macs, unit_num_weights
 from manta_swarm.automl.spaces.space import BASE
@@ -131,6 +132,7 @@ def ours(*, largest: bool) -> Costs:
 
 def main() -> None:
     """Print both tables."""
+    arguments = results.parser(__doc__).parse_args()
     ends = {
         "classifier-base, smallest": ours(largest=False),
         "OFA-MobileNetV3, smallest": costs(ofa(2, 3, 3), _SIDE),
@@ -148,12 +150,14 @@ def main() -> None:
     for name, counts in ends.items():
         cells = [f"{counts[stride][0] / 1e6:.1f}, {counts[stride][1] / 1e3:,.0f} k" for stride in (*_STRIDES, 0)]
         total = (f"{sum(each[0] for each in counts.values()) / 1e6:.1f}", f"{sum(each[1] for each in counts.values()):,}")
-        print(f"| {' | '.join((name, *cells, *total))} |")
+        results.say(f"| {' | '.join((name, *cells, *total))} |", network=name, macs_and_weights_by_stride=counts)
     for name, (side, *choices, published) in PUBLISHED.items():
         counted = sum(each[0] for each in costs(attentive(*choices), side).values()) / 1e6
-        print(f"AttentiveNAS-{name}: {published} published, {counted:.1f} counted")
+        results.say(
+            f"AttentiveNAS-{name}: {published} published, {counted:.1f} counted", network=name, published=published, counted=counted
+        )
+    results.write(arguments)
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

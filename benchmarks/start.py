@@ -6,7 +6,6 @@
 Seconds of whole processes: wall clock, and of the CPU. Beside other work the first are several times as long, the second hardly more.
 """
 
-import argparse
 import os
 import re
 import resource
@@ -14,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import results
 
 _HELP = {
     "manta_swarm.peer.cli": ("", "join", "status", "tables", "pause", "resume", "leave", "limits"),
@@ -49,7 +50,7 @@ _SHOWN = 12  # modules
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--times", type=int, default=3, help="starts of each; the shortest counts")
     parser.add_argument("--modules", action="store_true", help="say what the time of each program's mistakes goes into")
     arguments = parser.parse_args()
@@ -67,6 +68,7 @@ def main() -> None:
             _show(f"{what}: {' '.join([_PROGRAMS[module], *words])}", ["-m", module, *words], folder, arguments.times, 2)
             if arguments.modules:
                 _print_modules(["-m", module, *words], folder)
+    results.write(arguments)
 
 
 def _show(what: str, arguments: list[str], folder: str, times: int, exit_code: int) -> None:
@@ -80,7 +82,7 @@ def _show(what: str, arguments: list[str], folder: str, times: int, exit_code: i
         if ended.returncode != exit_code:
             sys.exit(f"{arguments} ended with {ended.returncode}, not {exit_code}: {ended.stderr}")
     wall_s, cpu_s = min(taken)
-    print(f"{wall_s:7.2f} s, CPU {cpu_s:5.2f} s  {what}", flush=True)
+    results.say(f"{wall_s:7.2f} s, CPU {cpu_s:5.2f} s  {what}", what=what, wall_s=wall_s, cpu_s=cpu_s)
 
 
 def _print_modules(arguments: list[str], folder: str) -> None:

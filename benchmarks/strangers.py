@@ -29,6 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
+import results
 from beginning import ending_when_told, scratch
 from scale_programs import Place
 from scale_swarm import Swarm, run_config
@@ -219,7 +220,7 @@ def report(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--attacks", nargs="+", choices=attacks(), default=attacks(), help="(default: all)")
     parser.add_argument("--minutes", type=float, default=5, help="of each attack (default: %(default)s)")
     parser.add_argument("--quiet-minutes", type=float, default=1, help="before each (default: %(default)s)")
@@ -227,7 +228,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--microbatch-ms", type=int, default=400, help="how long a microbatch takes (default: %(default)s)")
     parser.add_argument("--codec", default="int16", help="of contributions (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
-    parser.add_argument("--json", type=Path, help="file for the figures")
     return parser.parse_args(words)
 
 
@@ -247,8 +247,9 @@ def main() -> None:
         f"{os.cpu_count()} cores, load {load:.1f}"
     )
     print(report(found))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    for attack, spans in found.items():
+        results.keep(attack=attack, spans=spans)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import results
 import torch
 from torch import Tensor, nn
 
@@ -121,7 +122,7 @@ def against(checkout: Path, arguments: argparse.Namespace, resolution: int) -> N
     for place, what in enumerate(("ms by the clock", "ms of all cores", "MiB at most")):
         before, now = (statistics.median(pair[side][place] for pair in pairs) for side in range(2))
         ratio = statistics.median(there[place] / here[place] for there, here in pairs)
-        print(f"{what:<16} there {before:8.1f}  here {now:8.1f}  median ratio {ratio:.2f}")
+        results.say(f"{what:<16} there {before:8.1f}  here {now:8.1f}  median ratio {ratio:.2f}", what=what, there=before, here=now)
 
 
 def on_gpu() -> None:
@@ -144,9 +145,11 @@ def on_gpu() -> None:
     one, other = (torch.rand(_MATRIX, _MATRIX, device=device, dtype=torch.bfloat16) for _ in range(2))
     rate = 2 * _MATRIX**3 / gpu_seconds(lambda: multiply(one, other))
     used = 3 * 2 * macs(architecture, BASE) * _GPU_BATCH / seconds  # forward, and twice that backward
-    print(
+    results.say(
         f"{torch.cuda.get_device_name(0)}: {BASE.name} largest, bf16, batch {_GPU_BATCH}: {_GPU_BATCH / seconds:,.0f} images/s, "
-        f"{100 * used / rate:.1f} % of the measured {rate / 1e12:.0f} TFLOP/s"
+        f"{100 * used / rate:.1f} % of the measured {rate / 1e12:.0f} TFLOP/s",
+        images_a_second=_GPU_BATCH / seconds,
+        share=used / rate,
     )
 
 
@@ -171,7 +174,7 @@ def gpu_seconds(step: Callable[[], None]) -> float:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--supernet", default=BASE.name, metavar="NAME")
     parser.add_argument("--resolution", type=int, metavar="PX", help="one of the space's  [default: the smallest]")
     parser.add_argument("--batch", type=int, default=16, metavar="N")
@@ -190,6 +193,7 @@ def main() -> None:
             parser.error(f"{arguments.against} is no checkout of this project")
         print(f"{space.name} at {resolution} px, microbatches of {arguments.batch}, {arguments.threads} threads, {arguments.steps} a run")
         against(arguments.against.resolve(), arguments, resolution)
+        results.write(arguments)
         return
     print(f"{space.name} at {resolution} px, batch {arguments.batch}, {arguments.threads} threads, median of {arguments.steps} steps")
     sampled = [space.sample(random.Random(f"step:{index}")) for index in range(_NUM_RANDOM)]
@@ -197,10 +201,12 @@ def main() -> None:
     for name, architecture in [("largest", space.largest()), *((f"random {index + 1}", one) for index, one in enumerate(sampled))]:
         elastic, plain = compared(space, replace(architecture, resolution=resolution), arguments.batch, arguments.steps)
         ratios.append(elastic / plain)
-        print(f"  {name:<9} elastic {elastic:8.2f} ms  plain {plain:8.2f} ms  ratio {ratios[-1]:.3f}", flush=True)
+        line = f"  {name:<9} elastic {elastic:8.2f} ms  plain {plain:8.2f} ms  ratio {ratios[-1]:.3f}"
+        results.say(line, architecture=name, elastic_ms=elastic, plain_ms=plain)
     print(f"median ratio {statistics.median(ratios):.3f}")
     if torch.cuda.is_available():
         on_gpu()
+    results.write(arguments)
 
 
 if __name__ == "__main__":

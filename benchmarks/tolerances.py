@@ -39,6 +39,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import SearchSpace, space_named
@@ -256,12 +258,15 @@ def honest(
             found.append(run(task, setting))
         for one, other in combinations(range(len(settings)), 2):
             together[settings[other].differs_in(settings[one])].add(found[other], found[one])
-        print(f"  {end:,} microbatches: {sum(together.values(), Compared())} ({time.perf_counter() - began:.0f} s)", flush=True)
+        so_far = str(sum(together.values(), Compared()))
+        results.say(
+            f"  {end:,} microbatches: {so_far} ({time.perf_counter() - began:.0f} s)", supernet=supernet, microbatches=end, apart=so_far
+        )
     every = sum(together.values(), Compared())
     for size in sizes:
-        print(f"  {every.claims(size)}")
+        results.say(f"  {every.claims(size)}", supernet=supernet, claims_of=size, apart=every.claims(size))
     for name, compared in together.items():
-        print(f"  settings that differ in {name}: {compared}", flush=True)
+        results.say(f"  settings that differ in {name}: {compared}", supernet=supernet, differ_in=name, apart=str(compared))
 
 
 def states_of(supernet: str, steps: int, samples: int) -> Tensor:
@@ -282,7 +287,7 @@ def states_of(supernet: str, steps: int, samples: int) -> Tensor:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--supernets", default="classifier-tiny,stereo-tiny", metavar="NAMES")
     parser.add_argument("--microbatches", type=int, default=200, metavar="N", help="that are compared")
     parser.add_argument("--each", type=int, default=5, metavar="N", help="settings that a microbatch is computed in")
@@ -319,6 +324,7 @@ def main() -> None:
             print(f"{supernet}, microbatches of {samples}: middle, one in a hundred, one in a thousand, farthest")
             sizes = [int(number) for number in arguments.claims.split(",")]
             honest(supernet, settings, arguments.microbatches, arguments.each, samples, Path(folder), is_taught, sizes)
+    results.write(arguments)
 
 
 def check_kept(folder: Path, options: str) -> None:

@@ -6,11 +6,11 @@ For each supernet: milliseconds of one core of a step of AdamW, and of the diges
 bytes that a device would be given and would have to give back in a round, if it made the step.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 
+import results
 import torch
 
 from manta_swarm.automl.memory import keep_freed_memory
@@ -43,7 +43,7 @@ def measured(count: int, repeats: int) -> tuple[float, float]:
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=9, metavar="N")
     arguments = parser.parse_args()
     keep_freed_memory()  # as the programs that train do
@@ -52,7 +52,9 @@ def main() -> None:
         count = build(space, "meta").num_weights
         step_ms, digest_ms = measured(count, arguments.repeats)
         moved = f"a device: {4 * count / 1e6:.1f} MB there, {12 * count / 1e6:.1f} MB back"
-        print(f"{space.name:<16} {count:>10,} weights: step {step_ms:6.1f} ms, digest {digest_ms:6.1f} ms; {moved}", flush=True)
+        line = f"{space.name:<16} {count:>10,} weights: step {step_ms:6.1f} ms, digest {digest_ms:6.1f} ms; {moved}"
+        results.say(line, supernet=space.name, weights=count, step_ms=step_ms, digest_ms=digest_ms)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

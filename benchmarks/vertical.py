@@ -19,6 +19,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import results
+
 from manta_swarm.automl.data.views import LEFT, RIGHT
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY
@@ -154,8 +156,8 @@ async def lead(pool: SitePool, near: Near, node: Node, microbatches: int, sample
         "--address",
         address,
     ]
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    right = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, **pipes)
+    pipe = asyncio.subprocess.PIPE
+    right = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, stdin=pipe, stdout=pipe)
     assert right.stdin is not None
     assert right.stdout is not None
     try:
@@ -164,37 +166,40 @@ async def lead(pool: SitePool, near: Near, node: Node, microbatches: int, sample
         await near.meet(PEERS[RIGHT].public_key)
         pooled = Worker("stereo-tiny", few_pairs(NUM_PAIRS))
         pooled.load(weights())
-        results = [await train(pool, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
+        trained = [await train(pool, microbatch_of(LEFT, index, samples)) for index in range(microbatches)]
         async with asyncio.timeout(TIMEOUT_S):
             await right.stdout.readline()
-        report(pool, results, pooled, samples)
+        report(pool, trained, pooled, samples)
     finally:
         right.stdin.close()
         await right.wait()
 
 
-def report(pool: SitePool, results: list[tuple[MicrobatchResult, float]], pooled: Worker, samples: int) -> None:
+def report(pool: SitePool, trained: list[tuple[MicrobatchResult, float]], pooled: Worker, samples: int) -> None:
     """Print what the left site's microbatches gave and cost."""
     loss = gradient = pooled_ms = 0.0
-    for index, (result, _) in enumerate(results):
+    for index, (result, _) in enumerate(trained):
         started = time.perf_counter()
         expected = pooled.train(microbatch_of(LEFT, index, samples))
         pooled_ms += 1000 * (time.perf_counter() - started)
         loss = max(loss, abs(result.loss - expected.loss) / expected.loss)
         gradient = max(gradient, float((result.gradient - expected.gradient).norm() / expected.gradient.norm()))
-    print(f"{pool.own.microbatches} and {pool.others.microbatches} microbatches of {samples} samples; compared: {len(results)}")
-    print(f"largest relative difference to both views at one site: loss {loss:.1e}, gradient {gradient:.1e}")
+    print(f"{pool.own.microbatches} and {pool.others.microbatches} microbatches of {samples} samples; compared: {len(trained)}")
+    line = f"largest relative difference to both views at one site: loss {loss:.1e}, gradient {gradient:.1e}"
+    results.say(line, loss_difference=loss, gradient_difference=gradient)
     for whose, traffic in (("left", pool.own), ("right", pool.others)):
         trips = traffic.exchanges / traffic.microbatches
         sent, received = traffic.bytes_sent / traffic.microbatches / 1000, traffic.bytes_received / traffic.microbatches / 1000
-        print(f"a microbatch of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left")
-    took_ms, alone_ms = sum(took_ms for _, took_ms in results) / len(results), pooled_ms / len(results)
-    print(f"a microbatch of the left site takes {took_ms:.0f} ms, with that of the right one before it; with both views: {alone_ms:.0f} ms")
+        line = f"a microbatch of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left"
+        results.say(line, site=whose, round_trips=trips, left_to_right_kb=sent, right_to_left_kb=received)
+    took_ms, alone_ms = sum(took_ms for _, took_ms in trained) / len(trained), pooled_ms / len(trained)
+    line = f"a microbatch of the left site takes {took_ms:.0f} ms, with that of the right one before it; with both views: {alone_ms:.0f} ms"
+    results.say(line, took_ms=took_ms, both_views_ms=alone_ms)
 
 
 def main() -> None:
     """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = results.parser(__doc__)
     parser.add_argument("--microbatches", type=int, default=8, help="of each site (default 8)")
     parser.add_argument("--samples", type=int, default=usual("stereo").microbatch_samples, help="of a microbatch (default: a stereo run's)")
     for name in ("--site", "--dir", "--address"):
@@ -204,6 +209,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(options.dir or temporary)
         asyncio.run(site(options.site or LEFT, options.microbatches, options.samples, directory, options.address))
+    results.write(options)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ Run it from the repository, as root: ``.venv/bin/python benchmarks/wan.py --help
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
 import psutil
+import results
 import torch
 import wan_hivemind
 import wan_manta
@@ -129,7 +129,7 @@ def _microbatches(vector: Vector) -> str:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--mbit", type=float, nargs="+", default=[4, 10, 50], help="of the links, up and down (default: 4 10 50)")
     parser.add_argument("--vectors", nargs="+", choices=list(SUPERNETS), default=list(SUPERNETS), help="(default: both)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, of each (default: %(default)s)")
@@ -145,7 +145,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     names = ["dense", "sparse"]
     parser.add_argument("--settings", nargs="+", choices=names, default=names, help="of Manta: H = 1, and several steps (default: both)")
     parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=["labels"], help="how sites come to be cohorts (default: labels)")
-    parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
     if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.microbatches, arguments.microbatch_ms, arguments.local_steps) < 1:
         parser.error("speeds above 0, and at least one round, microbatch, millisecond and step")
@@ -164,8 +163,8 @@ def main() -> None:
     except subprocess.CalledProcessError as error:
         raise SystemExit(failed(error)) from error
     print(text)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    results.keep(**figures)
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
+import results
 import torch
 from torch import Tensor
 
@@ -166,7 +167,8 @@ def show(taken: dict[str, list[Taken]], gradients: Sequence[Tensor], samples: in
     for name, some in taken.items():
         rates, of_cpu = [samples / each.seconds for each in some], statistics.median(samples / each.cpu_s for each in some)
         spread = f"{min(rates):.1f} to {max(rates):.1f}"
-        print(f"  {name:<28} {statistics.median(rates):8.1f} samples/s   {spread:<18} {of_cpu:8.1f} samples a CPU second")
+        line = f"  {name:<28} {statistics.median(rates):8.1f} samples/s   {spread:<18} {of_cpu:8.1f} samples a CPU second"
+        results.say(line, workers=name, samples_a_second=rates, samples_a_cpu_second=of_cpu)
     one, threads, workers = taken.values()
     for name, other in (("one worker with one thread", one), ("one worker with as many threads", threads)):
         pairs = list(zip(workers, other, strict=True))
@@ -216,12 +218,13 @@ def compare_with_gloo(count: int, store: str) -> None:
             total.add_(slot, alpha=32)  # the peer's part
         taken.append(time.perf_counter() - started_s)
     memory_s = statistics.median(taken)
-    print(f"two gradients of {count} values: gloo {1000 * gloo_s:.2f} ms, from shared memory {1000 * memory_s:.2f} ms")
+    line = f"two gradients of {count} values: gloo {1000 * gloo_s:.2f} ms, from shared memory {1000 * memory_s:.2f} ms"
+    results.say(line, values=count, gloo_s=gloo_s, shared_memory_s=memory_s)
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__)
     parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME", help="one that fits the digits, or a stereo one")
     parser.add_argument("--microbatches", type=int, default=24, metavar="N")
     parser.add_argument("--turns", type=int, default=4, metavar="N")
@@ -237,6 +240,7 @@ def main() -> None:
     if arguments.gloo:
         with tempfile.TemporaryDirectory() as folder:
             compare_with_gloo(build(space, "meta").num_weights, f"{folder}/store")
+    results.write(arguments)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ PROGRAMS = {
     "manta-swarm": "manta_swarm.aggregator.local.cli",
     "manta-search": "manta_swarm.automl.cli",
 }
+SHARED_OPTIONS = "results.py"  # those of all benchmarks
 OTHERS_OPTIONS = {"--build-arg", "--profile"}  # docker's
 FOLDERS = "peer|aggregator|network|automl|runtime|codec|protocol|programs|tests|benchmarks|docs|deploy"
 
@@ -73,7 +74,9 @@ def complaints(program: str, words: list[str]) -> Iterator[str]:
 @functools.cache
 def benchmark_options(name: str) -> frozenset[str]:
     """Return the options of a benchmark, read from its source: it need not be imported, nor what it measures."""
-    calls = (node for node in ast.walk(ast.parse((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    files = [name] if name == SHARED_OPTIONS else [name, SHARED_OPTIONS]
+    trees = [ast.parse((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
     added = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument")
     named = (argument.value for call in added for argument in call.args if isinstance(argument, ast.Constant))
     return frozenset({"-h", "--help"} | {name for name in named if isinstance(name, str) and name.startswith("-")})
