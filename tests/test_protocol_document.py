@@ -26,11 +26,12 @@ SPACES = [space_named(name) for name in ("classifier-tiny", "classifier-base", "
 
 def search_space_row(space: SearchSpace) -> str:
     """Return a space as its table has it."""
-    resolutions, stem = (", ".join(map(str, values)) for values in (space.resolutions, (space.stem_width,)))
-    widths = " / ".join(", ".join(map(str, unit.widths)) for unit in space.units if unit.widths) or ", ".join(map(str, space.widths))
-    choices = [[", ".join(map(str, getattr(unit, what))) for unit in space.units] for what in ("depths", "kernels", "expansions")]
-    each = [texts[0] if len(set(texts)) == 1 else " / ".join(texts) for texts in choices]
-    channels, classes, disparities = space.image_channels, space.num_classes or "-", space.num_disparities or "-"
+    resolutions = ",".join(map(str, space.resolutions))
+    own_widths = [",".join(map(str, unit.widths)) for unit in space.units if unit.widths]
+    widths = ";".join(own_widths) or ",".join(map(str, space.widths))
+    choices = [[",".join(map(str, getattr(unit, what))) for unit in space.units] for what in ("depths", "kernels", "expansions")]
+    each = [texts[0] if len(set(texts)) == 1 else ";".join(texts) for texts in choices]
+    stem, channels, classes, disparities = space.stem_width, space.image_channels, space.num_classes or "-", space.num_disparities or "-"
     cells = [f"`{space.name}`", space.task, resolutions, widths, stem, *each, channels, classes, disparities]
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -311,7 +311,7 @@ def nowhere(vector: Vector) -> Vector:
 
 
 def signs(count: int) -> NDArray[np.float64]:
-    """Return (8, N) the signs of eight public sums, as docs/training.md has them."""
+    """Return (8, N) the signs of eight public sums of a vector's values."""
     kinds = np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(count), np.uint8)
     return np.unpackbits(kinds[None, :], axis=0).astype(np.float64) * 2.0 - 1.0
 
