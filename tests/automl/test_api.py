@@ -25,9 +25,9 @@ FEW = manta.Effort(population=4, generations=2)
 def snapshot(tmp_path: Path, supernet: Supernet, monkeypatch: pytest.MonkeyPatch) -> manta.Snapshot:
     """A snapshot of the tiny classifier, in the folder to work in."""
     monkeypatch.chdir(tmp_path)
-    path = Path("run") / "round-00000200.safetensors"
+    path = Path("run") / "round-00000020.safetensors"
     path.parent.mkdir()
-    state = State(200, supernet.flat_weights_N.clone(), (torch.zeros(supernet.num_weights),))
+    state = State(20, supernet.flat_weights_N.clone(), (torch.zeros(supernet.num_weights),))
     save_snapshot(path, state, {"supernet": "classifier-tiny", "dataset": "digits", "state": state_digest(state).hex()})
     return manta.open_snapshot(path)
 

@@ -11,8 +11,8 @@ from manta_swarm.automl.spaces.cost import cost_table, macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.automl.training.cohort_sizes import drawn
 from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.protocol.cohorts import NUM_SIZES
 from manta_swarm.protocol.signing import sha256
-from manta_swarm.protocol.sizes import NUM_SIZES
 from tests.documents import ROOT
 
 PATH = ROOT / "docs" / "supernets.json"

@@ -1,0 +1,72 @@
+"""docs/researchers.md: its console blocks are typed as they stand, one after the other in one folder, and print what the page shows.
+
+Measured numbers, digests and chosen architectures differ from machine to machine: of them the test compares only that they are there.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from PIL import Image
+
+from manta_swarm.aggregator.cli import main as aggregator
+from manta_swarm.automl.cli import main as search
+from tests.command import typed
+from tests.documents import ROOT
+
+PAGE = (ROOT / "docs" / "researchers.md").read_text(encoding="utf-8")
+PROGRAMS: dict[str, click.Command] = {"manta-search": search, "manta-aggregator": aggregator}
+CLASSES = ("cat", "cow", "dog")
+
+
+def commands() -> Iterator[tuple[list[str], list[str]]]:
+    """Yield each command of the console blocks, and the lines that it prints; "..." stands for lines that are left out."""
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = each.splitlines()
+            yield shlex.split(command), lines
+
+
+def masked(line: str) -> str:
+    """Return a line without what a machine measures or a search chooses."""
+    line = re.sub(r"\b[0-9a-f]{64}\b", "<digest>", line.rstrip())
+    line = re.sub(r"r\d+( u\d+\.\d+:k\de\d)+", "<architecture>", line)
+    line = re.sub(r"latencies: of .*", "latencies: of <device>", line)
+    line = re.sub(r"(: )(u\d+|rest) \d+%(, (u\d+|rest) \d+%)*", ": <parts>", line)
+    return re.sub(r"(?<![\w-])\d[\d.,]*(e-\d+)?(?=\D|$)", "#", line)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with pictures of one's own."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    for name in CLASSES:
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(70):
+            image = Image.fromarray(generator.integers(0, 255, (32, 32), np.uint8))
+            image.save(tmp_path / "pictures" / name / f"{number}.png")
+    return tmp_path
+
+
+def test_what_the_guide_types_prints_what_it_shows(folder: Path) -> None:
+    typed_commands = list(commands())
+    assert len(typed_commands) >= 10
+    for (program, *arguments), lines in typed_commands:
+        ended = typed(PROGRAMS[program], *arguments)
+        assert ended.exit_code == 0, (arguments, ended)
+        printed = [masked(line) for line in (ended.output + ended.errors).splitlines()]
+        for line in lines:
+            if line != "...":
+                assert masked(line) in printed, (arguments, line, printed)
+                printed = printed[printed.index(masked(line)) + 1 :]
+    assert (folder / "exported" / "best" / "README.md").is_file()
+    assert (folder / "run.toml").is_file()
+
+
+def test_the_guide_is_one_sitting() -> None:
+    assert len(PAGE.split()) <= 1800
