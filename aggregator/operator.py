@@ -33,7 +33,7 @@ from manta_swarm.aggregator.listening import LastAddress
 from manta_swarm.aggregator.log.contents import MEASURES, RUN_FILE
 from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key
-from manta_swarm.aggregator.monitor.onlookers import Onlookers
+from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.monitor.watched import Watched
 from manta_swarm.aggregator.session import Session
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
@@ -83,8 +83,8 @@ class Operator:
             has_log = (directory / DATABASE).exists()
             identity = log_key(directory) if has_log else load_identity(directory / IDENTITY)
             dataset = load_dataset(asked.config.data.dataset, asked.data_root)
-            onlookers = Onlookers(directory)
-            undo.callback(onlookers.close)
+            observers = Observers(directory)
+            undo.callback(observers.close)
             if asked.config.operators.keys and not has_log:
                 await self._begin_with_others(identity, dataset)
             opened = await asyncio.to_thread(open_run, asked.config, directory, identity, dataset, asked.first_state)
@@ -99,22 +99,22 @@ class Operator:
                     try:
                         self._address.remember(tuple(await node.addresses()))
                         admission_filter = await held_to_admission(node, opened.log)
-                        context = self._context(opened, identity, blob_store, node, admission_filter, onlookers)
-                        session = self.session = Session(context, asked, node, features_of(context, asked), onlookers)
+                        context = self._context(opened, identity, blob_store, node, admission_filter, observers)
+                        session = self.session = Session(context, asked, node, features_of(context, asked), observers)
                         async with ControlSocket(directory, session.stopping):
                             await session.serve(told)
                     finally:
                         await node.close()
 
     def _context(
-        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, onlookers: Onlookers
+        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, observers: Observers
     ) -> RunContext:
         """Return what the parts of the program share; ``admission_filter`` is the node, held to whom the run admits."""
         asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()
         settling = Settling(log, asked.config.trust.settle_s)
         settling.look()
         return RunContext(
-            endpoint=Watched(admission_filter, onlookers.tally),
+            endpoint=Watched(admission_filter, observers.tally),
             node=admission_filter,
             callers=node.rates,
             identity=identity,
@@ -124,7 +124,7 @@ class Operator:
             weights=Weights(log, opened.bodies, opened.follower.num_weights),
             waiting=Waiting(directory, broken),
             settling=settling,
-            timeline=onlookers.timeline,
+            timeline=observers.timeline,
             measures=Measures(directory / MEASURES),
             guard=RollbackGuard(directory, log, self._console, is_newest=asked.is_newest),
             limits=asked.config.limits,

@@ -17,7 +17,7 @@ from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.follow.follower import Evaluating
 from manta_swarm.aggregator.introduction import introduction, join_lines
 from manta_swarm.aggregator.log.heads import Announcing, TreeHeadService
-from manta_swarm.aggregator.monitor.onlookers import Onlookers
+from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
 from manta_swarm.network.distances import serve_pings
@@ -35,7 +35,7 @@ from manta_swarm.runtime.local_runs import LocalRun, listed
 class Session:
     """One operator's, while its program runs."""
 
-    def __init__(self, context: RunContext, asked: Start, node: Node, features: Sequence[Feature], onlookers: Onlookers) -> None:
+    def __init__(self, context: RunContext, asked: Start, node: Node, features: Sequence[Feature], observers: Observers) -> None:
         """Prepare; ``serve`` answers from then on.
 
         Args:
@@ -43,14 +43,14 @@ class Session:
             asked: what the person wants.
             node: this operator's.
             features: that it has in this run.
-            onlookers: show what passes.
+            observers: show what passes.
         """
         signed = context.opened.signed
         self.context = context
         self._asked = asked
         self._node = node
         self.features = features
-        self._onlookers = onlookers
+        self._observers = observers
         self._log = context.log
         self._say = context.console.say
         self._said = _said_once(context)
@@ -71,7 +71,7 @@ class Session:
             OtherHistory: the log is not what its key has signed for.
         """
         addresses = tuple(await self._node.addresses())
-        look = self._onlookers
+        look = self._observers
         await self._open()
         self._said = self._said.model_copy(update={"addresses": addresses, "join": join_lines(self.context.ledger, addresses)})
         look.show(self)
@@ -125,7 +125,7 @@ class Session:
                 self._committed()
             else:
                 self._feed.committed()
-                self._onlookers.show(self)
+                self._observers.show(self)
 
     def _committed(self) -> None:
         """The log has a new round, or is settled."""
@@ -137,7 +137,7 @@ class Session:
         self.context.settling.look()
         if ledger.manifest.is_audited and ledger.settled:
             self._say(f"settled round={ledger.round} entries={ledger.size}: all is paid")
-            self._onlookers.show(self)
+            self._observers.show(self)
             self._say_if_finished()
             return
         assert ledger.newest is not None
@@ -145,14 +145,14 @@ class Session:
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={ledger.newest.contributions} "
             f"samples={self._samples()} entries={ledger.size} state={ledger.state.hex()[:12]}"
         )
-        self._onlookers.show(self)
+        self._observers.show(self)
         self._evaluating.look()
 
     async def _evaluate(self) -> None:
         """Tell of each evaluation, until this is cancelled."""
         while True:
             said = await self._evaluating.next()
-            self._onlookers.show(self)
+            self._observers.show(self)
             self._say(said)
             own = self.context.measures.summed_up()
             if self._evaluating.quality is not None and own is not None:
@@ -216,7 +216,7 @@ class Session:
             keeping.cancel()
         return done - {keeping}
 
-    # Where it stands (``monitor.onlookers.Scene``).
+    # Where it stands (``monitor.observers.Scene``).
 
     @property
     def status(self) -> AggregatorStatus:

@@ -1,4 +1,4 @@
-"""A run whose members measure for a search: visited under a key that is gone afterwards, or a guest's, in a thread beside the search.
+"""Visits a run whose members measure for a search, under a temporary key or a guest's, in a thread beside the search.
 
 The search is a program that asks and waits; the network is an event loop. So the loop runs in a thread, and only calls go over.
 """

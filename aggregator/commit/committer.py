@@ -1,4 +1,4 @@
-"""Who has rounds committed to the log: a lone operator does it itself, from its start to its end.
+"""Commits rounds to the log: the interface, and the committer of a run with a single operator.
 
 Several operators take turns (``aggregator.features.operators.leadership``).
 """
@@ -56,7 +56,7 @@ class Committer(Protocol):
 
 
 class LoneCommitter:
-    """That of an operator without others."""
+    """The committer of a run with a single operator."""
 
     def __init__(self, context: RunContext) -> None:
         """Prepare; ``start`` and ``keep`` answer from then on."""

@@ -60,7 +60,7 @@ class Decider(Protocol):
 
 
 class LoneDecider:
-    """A lone operator's: what is on its own disk is decided, and safe."""
+    """The decider of a run with a single operator: what is on its own disk is decided, and safe."""
 
     has_others = False
 

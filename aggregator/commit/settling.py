@@ -10,7 +10,7 @@ from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 
 class Settling:
-    """One operator's. The time of the last round is not in the log: after a restart the wait begins anew."""
+    """Decides when an audited run is settled. The time of the last round is not in the log: after a restart the wait begins anew."""
 
     def __init__(self, log: Ledgers, settle_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.

@@ -1,4 +1,4 @@
-"""When the phases of the newest rounds were, as far as the log's program can see them. Wall clock, for people; no rule depends on it."""
+"""Records when the phases of the newest rounds were, by the wall clock, for people to see; no rule depends on it."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _FETCHES = frozenset({"blob", "weights", "listing"})  # methods that hand out wh
 
 @dataclass(slots=True)
 class Times:
-    """One round; milliseconds since 1970, None where it was not, or was before the program's start."""
+    """When one round's phases were, in milliseconds since 1970; None where a phase did not happen, or the program did not see it."""
 
     round: int
     opened_at: int | None = None

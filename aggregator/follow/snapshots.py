@@ -24,7 +24,7 @@ logger = logging.getLogger("manta.follower")
 
 
 class Snapshots:
-    """The files of one run."""
+    """The snapshot files of one run."""
 
     def __init__(self, directory: Path, manifest: Manifest, plan: Plan, run: bytes, *, keep: int, keep_rounds: int) -> None:
         """Use ``directory``, which is made with the first snapshot.

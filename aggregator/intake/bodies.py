@@ -46,7 +46,7 @@ class Kept:
 
 
 class Bodies:
-    """The files of one log. Its methods block; one thread at a time appends."""
+    """The files that hold the contributions to one log. Its methods block; one thread at a time appends."""
 
     def __init__(self, directory: Path, *, body_bytes: int, keep: int) -> None:
         """Use ``directory``, made when it is first needed, for bodies of ``body_bytes``; the files of the newest ``keep`` rounds stay."""

@@ -38,7 +38,7 @@ class Ledgers(Protocol):
 
 
 class Waiting:
-    """One operator's, for as long as its program runs."""
+    """The verdicts that wait on one operator's disk, for as long as its program runs."""
 
     def __init__(self, directory: Path, broken: Broken) -> None:
         """Take up what waits in a run's ``directory``.

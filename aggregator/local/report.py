@@ -28,7 +28,7 @@ class _Part(BaseModel):
 
 
 class Limits(_Part):
-    """What the largest and the smallest subnet have to reach; None: anything will do."""
+    """The quality that the largest and the smallest subnet have to reach; None sets no limit."""
 
     min_largest: float | None = None  # percent
     min_smallest: float | None = None
@@ -56,7 +56,7 @@ def fate(returncode: int, status: PeerStatus) -> Fate:
 
 
 class PeerReport(_Part):
-    """One peer."""
+    """What one peer did in the run."""
 
     name: str
     key: str

@@ -56,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is to be done."""
+    """The checked settings of a local swarm."""
 
     peers: int
     cohorts: int

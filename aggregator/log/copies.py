@@ -47,7 +47,7 @@ class Copy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FolderCopy:
-    """An export."""
+    """A copy in a folder, as an export makes it."""
 
     folder: Path
 

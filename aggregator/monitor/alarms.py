@@ -27,14 +27,14 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The same, and since when, in milliseconds since 1970."""
+    """Something wrong, and since when, in milliseconds since 1970."""
 
     wrong: Wrong
     since: int
 
 
 class Alarms:
-    """Those that are on."""
+    """The alarms that are on."""
 
     def __init__(self) -> None:
         """None is."""

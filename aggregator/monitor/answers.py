@@ -51,7 +51,7 @@ _SORTS: dict[str, Any] = {
 
 
 class Answers:
-    """What each route answers."""
+    """Makes the answer of each route."""
 
     def __init__(self, sight: Sight, present: Present, settings: MonitorSection) -> None:
         """Answer of what ``sight`` sees."""

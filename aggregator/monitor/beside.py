@@ -7,7 +7,7 @@ from pathlib import Path
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
 from manta_swarm.aggregator.monitor.listen_address import MonitorSocket
-from manta_swarm.aggregator.monitor.onlookers import whatever_happens
+from manta_swarm.aggregator.monitor.observers import whatever_happens
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.runtime.child import TOLD, Program, keep, python
 from manta_swarm.runtime.line import BEATS

@@ -10,7 +10,7 @@ from manta_swarm.protocol.reputation import Reputation
 
 @dataclass(frozen=True, slots=True)
 class Credits:
-    """At a moment."""
+    """What every key and every account has earned at one moment."""
 
     by_key: Mapping[bytes, int]  # what all who earned something once have, for whichever accounts
     ranked: tuple[bytes, ...]  # these keys, who has most first; ties by key

@@ -27,7 +27,7 @@ _PACKED = {".png", ".ico", ".woff2"}  # compressed as they are
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file."""
+    """One file of the page, with its tag; also compressed, unless that gains nothing."""
 
     media_type: str
     tag: str  # for the headers ETag and If-None-Match

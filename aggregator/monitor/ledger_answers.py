@@ -19,7 +19,7 @@ MAX_ENTRIES, MAX_ACCOUNTS, MAX_EARNERS = 100, 200, 64
 
 
 class LedgerAnswers:
-    """Makes these answers."""
+    """Makes the answers of ``/api/ledger``."""
 
     def __init__(self, sight: Sight) -> None:
         """Of what ``sight`` sees."""

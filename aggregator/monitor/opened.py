@@ -15,7 +15,7 @@ Said = Admission | Revocation | Contribution | Round | Verdict | Settlement
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One entry."""
+    """One entry of the log, opened."""
 
     kind: str
     said: Said

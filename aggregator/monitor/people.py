@@ -16,7 +16,7 @@ _BODIES = ("none", "header", "body", "good")  # in this order
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """One peer."""
+    """Where one peer stands."""
 
     key: bytes
     name: str
@@ -29,7 +29,7 @@ class PeerRow:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """All peers."""
+    """Where all peers stand."""
 
     by_key: Mapping[bytes, PeerRow]
     expected: int

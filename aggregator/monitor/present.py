@@ -13,7 +13,7 @@ _RATE_MS = 10_000
 
 
 class Present:
-    """Makes these."""
+    """Makes the answers about the present moment."""
 
     def __init__(self, sight: Sight) -> None:
         """Of what ``sight`` sees."""

@@ -1,6 +1,6 @@
 """The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator.
 
-Who starts it is ``aggregator.monitor.onlookers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
+Who starts it is ``aggregator.monitor.observers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
 socket that the aggregator listens with, and whether it is on loopback.
 """
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("manta.monitor")
 
 
 class Monitor:
-    """Sees, and tells."""
+    """The monitor at work: it follows the run's log and serves the page."""
 
     def __init__(self, sight: Sight, settings: MonitorSection, *, is_loopback: bool) -> None:
         """Show what ``sight`` sees."""

@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Point(BaseModel):
-    """One subnet."""
+    """The quality of one subnet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -78,7 +78,7 @@ def evaluation_of(line: bytes) -> EvaluationSeen | None:
 
 
 class Evaluations:
-    """Those that are in the file, in the order of their rounds."""
+    """The evaluations in the file, in the order of their rounds."""
 
     def __init__(self, directory: Path) -> None:
         """Read the file in ``directory``, when told."""

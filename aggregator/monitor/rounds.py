@@ -13,7 +13,7 @@ RECENT = 32  # rounds that the rate is of
 
 @dataclass(frozen=True, slots=True)
 class RoundSeen:
-    """One round."""
+    """One round as its log entry says it."""
 
     round: int
     index: int  # of its entry

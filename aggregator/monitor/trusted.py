@@ -19,7 +19,7 @@ _CONTRIBUTION = re.compile(r"[0-9a-f]{64}")
 
 
 class TrustAnswers:
-    """Makes these answers."""
+    """Makes the answers of ``/api/trust``."""
 
     def __init__(self, sight: Sight, present: Present) -> None:
         """Of what ``sight`` sees, and of who is there."""

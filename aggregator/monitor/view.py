@@ -63,7 +63,7 @@ class PeerSeen:
 
 
 class View:
-    """The entries so far."""
+    """What the log's entries add up to so far."""
 
     def __init__(self, signed: SignedManifest, training_spec: TrainingSpec) -> None:
         """Have none yet."""

@@ -1,4 +1,4 @@
-"""What commands may be given that this package does not know: the network. ``programs`` gives it; a program without it says so."""
+"""The interface through which manta-search uses the network, which this package does not know; ``programs`` implements it."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from manta_swarm.protocol.evaluations import Result
 
 
 class AskedRun(Protocol):
-    """A run whose members are asked."""
+    """A run whose members measure architectures for a search."""
 
     @property
     def snapshot(self) -> Path:
@@ -43,6 +43,6 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The ways out."""
+    """Holds the network that ``programs`` gave to the commands, if it gave one."""
 
     network: Network

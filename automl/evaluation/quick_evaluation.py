@@ -23,7 +23,7 @@ _BATCH = {CLASSIFICATION: 32, STEREO: 4}
 
 @dataclass(frozen=True, slots=True)
 class QuickEvaluation:
-    """One subnet."""
+    """The quality of one subnet."""
 
     quality: float  # accuracy, 0 to 1; or EPE in pixels
     loss: float | None  # mean cross-entropy in nats; None in stereo, where EPE is the loss

@@ -36,7 +36,7 @@ BESIDE = Effort(visits=3, min_visits=2, visit_ms=2.0, subject_ms=30.0, num_netwo
 
 
 class Subject(Protocol):
-    """What is measured."""
+    """A thing whose time is measured."""
 
     def run(self) -> object:
         """Run once."""

@@ -1,4 +1,4 @@
-"""What a search found, for people (a table, a plot) and for programs (JSON), and how far it is, on a terminal. Writes no file."""
+"""Shows what a search found, for people (a table, a plot) and for programs (JSON), and how far it is, on a terminal. Writes no file."""
 
 import io
 import json

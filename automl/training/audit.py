@@ -54,7 +54,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
-    """Of one claim nothing is said at all, by nobody's fault."""
+    """A claim could not be judged, through nobody's fault."""
 
     reason: str  # for people
 

@@ -50,7 +50,7 @@ class _Left:
 
 
 class AssignmentsService:
-    """One operator's. Verdicts it leaves to ``aggregator.intake.verdicts``."""
+    """Assigns audits on behalf of one operator. It leaves verdicts to ``aggregator.intake.verdicts``."""
 
     def __init__(self, brought: Brought, facts: Facts, faults: Faults) -> None:
         """Know of no auditor; ``serve`` answers from then on.

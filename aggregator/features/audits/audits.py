@@ -15,7 +15,7 @@ from manta_swarm.network.vectors import serve_vectors
 
 
 class Audits(Feature):
-    """One operator's, of a run whose contributions are audited."""
+    """The audit feature of one operator, in a run whose contributions are audited."""
 
     def __init__(self, context: RunContext, max_bytes: int) -> None:
         """Take up what was brought before, which blocks; at most ``max_bytes`` of what peers bring are on the disk.

@@ -106,7 +106,7 @@ class Facts(Protocol):
 
 
 class Brought:
-    """One operator's."""
+    """Keeps for one operator what peers bring of audited contributions."""
 
     def __init__(
         self, directory: Path, facts: Facts, *, num_weights: int, max_bytes: int, faults: Faults, clock: Clock = SYSTEM_CLOCK

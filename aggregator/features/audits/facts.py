@@ -19,7 +19,7 @@ _ROUND = 1 << 10  # what a round counts for beside them
 
 
 class LogFacts:
-    """One log's; implements ``aggregator.features.audits.brought.Facts``."""
+    """Answers what one log says of audited contributions; implements ``aggregator.features.audits.brought.Facts``."""
 
     def __init__(self, log: Log) -> None:
         """Know of nothing yet."""

@@ -38,7 +38,7 @@ class _Kept:
 
 
 class Lending:
-    """One operator's; implements ``network.blobs.Lender``."""
+    """Lends states and bodies of one operator to auditors; implements ``network.blobs.Lender``."""
 
     def __init__(self, context: RunContext, brought: Brought) -> None:
         """Read states, and bodies of contributions that ``brought`` opened lately."""

@@ -1,4 +1,4 @@
-"""The verdicts in a log, each with the keys of the claims that it is about, read one after the other."""
+"""Reads the verdicts in a log one after the other, each with the keys of the claims that it is about."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ class FrontPoint(BaseModel):
 
 
 class MembersFront(BaseModel):
-    """All of the file."""
+    """The content of the file: the front that the run's members measured."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -40,7 +40,7 @@ logger = logging.getLogger("manta.fronts")
 
 
 class Fronts(Feature):
-    """Those of one run, one after the other."""
+    """Has the Pareto fronts of one run measured, one after the other."""
 
     def __init__(self, endpoint: Endpoint, log: Ledgers, signed: SignedManifest, directory: Path, *, every: int) -> None:
         """Have a run's members asked each time so many rounds of ``log`` are committed, and keep what they say in ``directory``; 0: never.

@@ -26,7 +26,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class Coming:
-    """One operator's; most take part from their start."""
+    """Brings one operator to take part; most operators take part from their start."""
 
     def __init__(self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], disk: Worker) -> None:
         """Prepare.

@@ -33,7 +33,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class Contact:
-    """One operator's with the others."""
+    """Keeps one operator in contact with the others."""
 
     def __init__(self, node: OwnNode, operators: Operators, directory: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Know where the others were at the last time, as the run's ``directory`` says.

@@ -19,7 +19,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class Contributions:
-    """One operator's. ``held``, by digest, is replaced as a whole, by the thread that writes."""
+    """Keeps the contributions of one operator. ``held``, by digest, is replaced as a whole, by the thread that writes."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class Deposed(Busy):
 
 
 class Leader:
-    """One turn's."""
+    """Leads the run's operators for one term."""
 
     def __init__(self, own_operator: OwnOperator, term: int) -> None:
         """Prepare; ``take_over`` begins."""

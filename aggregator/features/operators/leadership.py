@@ -29,7 +29,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class Leadership(Feature):
-    """One operator's."""
+    """Runs one operator among several: as a follower, and as the leader when its turn comes."""
 
     def __init__(self, context: RunContext, own_operator: OwnOperator, lease: Lease, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on, ``keep`` takes turns.

@@ -57,7 +57,7 @@ class AskEntries:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of them, from the first on."""
+    """Answers ``AskEntries`` with some of the entries, from the first one on."""
 
     entries: tuple[bytes, ...]
 

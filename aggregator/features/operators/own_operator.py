@@ -60,7 +60,7 @@ class Offer:
 
 
 class OwnOperator:
-    """One operator's."""
+    """What one operator of several accepted, signed and keeps, and its copy of the run."""
 
     def __init__(self, context: RunContext) -> None:
         """Take up what was remembered.

@@ -28,7 +28,7 @@ class Replayed:
 
 
 class Replays:
-    """One operator's; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
+    """Computes batches again for one operator; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
 
     def __init__(self, log: Log, follower: Follower) -> None:
         """Compute with the follower's state, which has to be that of the log."""

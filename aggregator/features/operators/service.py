@@ -101,7 +101,7 @@ class NoOperator(RemoteFault):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The leader, as it was heard last."""
+    """What an operator last heard from the leader."""
 
     ballot: Ballot
     at_s: float

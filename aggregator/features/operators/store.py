@@ -30,7 +30,7 @@ class _AllKept:
 
 
 class Store:
-    """One operator's. Its methods block for as long as the disk takes; one thread at a time writes."""
+    """The durable memory of one operator. Its methods block for as long as the disk takes; one thread at a time writes."""
 
     def __init__(self, directory: Path) -> None:
         """Remember what was written before in the run's ``directory``.

@@ -66,7 +66,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class KeptVerdicts:
-    """One operator's."""
+    """The verdicts that one operator keeps until the log has them."""
 
     def __init__(self, endpoint: Endpoint, log: Log, waiting: Waiting) -> None:
         """Keep in ``waiting`` what may follow the log."""

@@ -15,7 +15,7 @@ from manta_swarm.protocol.errors import UserError
 
 
 class Auditor(Sidecar):
-    """One operator's, which audits until the run is settled. The log goes on where its settings cannot be used."""
+    """The auditor of one operator: it audits until the run is settled. The log goes on if the auditor's settings cannot be used."""
 
     def __init__(self, context: RunContext, share: float, *, data_root: Path | None) -> None:
         """Prepare one that takes this share of one core's time at most; ``data_root``: folder of data sets that come with no library."""

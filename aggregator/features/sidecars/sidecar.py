@@ -23,7 +23,7 @@ _KEPT = ("MANTA_STATE_DIR",)  # of the operator's settings; the others are meant
 
 
 class Sidecar(Feature):
-    """One that is kept running."""
+    """A sidecar that is started again whenever it ends before the run does."""
 
     is_sidecar = True
 

@@ -31,7 +31,7 @@ Fetch = Callable[[int, int], Awaitable[list[bytes]]]  # of a bundle's index the 
 
 
 class KeptEntries:
-    """One log's entries in a folder, and their tree in memory: 64 bytes for each."""
+    """Keeps one log's entries in a folder, and their tree in memory: 64 bytes for each entry."""
 
     def __init__(self, folder: Path, signed: SignedManifest) -> None:
         """Go on from what the folder has, all of it hashed again; it is made where it is not there.

@@ -32,7 +32,7 @@ class NotCosigned(RemoteFault):
 
 
 class OtherLog(NotCosigned):
-    """It is of a log that this witness does not know."""
+    """The tree head belongs to a log that this witness does not know."""
 
 
 class OtherSize(NotCosigned):
@@ -40,7 +40,7 @@ class OtherSize(NotCosigned):
 
 
 class OtherTree(NotCosigned):
-    """It is of the size of the head that was cosigned last, and of another tree: the log has two histories."""
+    """The tree head has the size of the last cosigned head, but another tree: the log has two histories."""
 
 
 class Rule:

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Recent(Generic[Kept]):
-    """Things by number, those asked for last, up to a limit of bytes. For any number of threads."""
+    """A cache of things by number: it keeps those asked for last, up to a limit of bytes. For any number of threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

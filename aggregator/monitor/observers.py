@@ -1,4 +1,4 @@
-"""What an aggregator does for those who look on: it counts what passes, notes when rounds were, and writes down where the run stands.
+"""Observes an aggregator for the monitor: counts what passes, notes when rounds were, and writes down where the run stands.
 
 None of it is waited for by the run, and none of it can stop it.
 """
@@ -21,7 +21,7 @@ from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
 
 _SHOW_S = 0.5
-logger = logging.getLogger("manta.onlookers")
+logger = logging.getLogger("manta.observers")
 
 
 class Scene(Protocol):
@@ -44,8 +44,8 @@ class Scene(Protocol):
         """What its node sends and receives."""
 
 
-class Onlookers:
-    """All of it, of one aggregator."""
+class Observers:
+    """Observes one aggregator."""
 
     def __init__(self, directory: Path) -> None:
         """Write into the run's ``directory``."""
@@ -122,4 +122,4 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
     """A fault of this program's stops nothing here, and is seen all the same."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        logger.error("onlookers are not served any more", exc_info=error)
+        logger.error("observers are not served any more", exc_info=error)

@@ -11,10 +11,10 @@ import pytest
 
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor import beside
-from manta_swarm.aggregator.monitor import onlookers as module
+from manta_swarm.aggregator.monitor import observers as module
 from manta_swarm.aggregator.monitor.beside import MonitorBeside
 from manta_swarm.aggregator.monitor.listen_address import MonitorSocket, check_address, open_listener
-from manta_swarm.aggregator.monitor.onlookers import Onlookers
+from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from manta_swarm.aggregator.monitor.shown import shown_final
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
@@ -95,12 +95,12 @@ class Operator:
         self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), Faults(ManualClock()), Traffic()
 
 
-def onlookers(directory: Path) -> tuple[Onlookers, Operator]:
-    return Onlookers(directory), Operator()
+def observers(directory: Path) -> tuple[Observers, Operator]:
+    return Observers(directory), Operator()
 
 
 def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
-    look, operator = onlookers(tmp_path)
+    look, operator = observers(tmp_path)
     operator.closing.open(7, 60_000, frozenset(KEYS), round(SYSTEM_CLOCK.now_ms()))
     look.timeline.opened(7)
     first, second = b"\x0a" * 32, b"\x0b" * 32
@@ -119,7 +119,7 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
 
 
 def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
-    look, operator = onlookers(tmp_path)
+    look, operator = observers(tmp_path)
     operator.closing.open(1, 60_000, frozenset(), None)
     look.timeline.opened(1, is_waiting_for_first=True)
     live = look.seen(operator)
@@ -129,7 +129,7 @@ def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> 
 
 def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STATUS).mkdir()  # no file can take its place
-    look, operator = onlookers(tmp_path)
+    look, operator = observers(tmp_path)
     operator.closing.open(1, 60_000, frozenset(), None)
     for _ in range(3):
         look.show(operator)
@@ -139,7 +139,7 @@ def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pyte
 
 
 def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path) -> None:
-    look, operator = onlookers(tmp_path)
+    look, operator = observers(tmp_path)
     operator.closing.open(1, 60_000, frozenset(), None)
 
     async def story() -> None:
@@ -166,12 +166,12 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
 def test_a_fault_in_what_is_shown_is_told_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    look, _ = onlookers(tmp_path)
+    look, _ = observers(tmp_path)
     monkeypatch.setattr(module, "_SHOW_S", 0)
 
     async def story() -> None:
         looking = asyncio.create_task(look.look_on(None))  # type: ignore[arg-type] - which cannot be shown
-        await until(lambda: "onlookers are not served any more" in caplog.text)
+        await until(lambda: "observers are not served any more" in caplog.text)
         assert not looking.done()
         looking.cancel()
         await asyncio.wait({looking})
