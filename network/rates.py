@@ -26,7 +26,7 @@ FORGET_S = 60.0
 
 
 class Faults:
-    """Refusals by key and by reason."""
+    """Counts refusals by key and by reason."""
 
     def __init__(self, clock: Clock) -> None:
         """Know of none yet."""
@@ -64,7 +64,7 @@ _NOTHING = 1e-6  # of a request: what is lost in a float
 
 @dataclass
 class Rates(Generic[Name]):
-    """So many requests of each name at once, and so many a second from then on. Of too many names the oldest is forgotten."""
+    """A token bucket for each name: a burst at once, then a rate per second. Of too many names the oldest is forgotten."""
 
     a_second: float
     at_once: float
@@ -112,14 +112,14 @@ _LOOK_SHARE = 0.05  # of the time, that these looks take at most
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Calls a second."""
+    """How many calls a second a node answers."""
 
     of_key: int = CALLS_OF_KEY
     of_address: int = CALLS_OF_ADDRESS
 
 
 class Connections(Protocol):
-    """A node's connections."""
+    """What ``CallRates`` asks of a node's connections."""
 
     async def connected(self) -> dict[PublicKey, list[str]]:
         """See ``network.rpc.OwnNode.connected``."""
@@ -127,7 +127,7 @@ class Connections(Protocol):
 
 
 class CallRates:
-    """What the callers of one node may ask of it."""
+    """Limits how many calls the callers of one node may make."""
 
     def __init__(self, limits: CallLimits, connections: Connections, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.

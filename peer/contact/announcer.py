@@ -29,7 +29,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class Announcer:
-    """One peer's, in one run."""
+    """Announces this peer in its run."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class OperatorNotice:
-    """Of one run, at one peer."""
+    """Tells this peer's person what happens to the run's operators."""
 
     def __init__(self, context: RunContext) -> None:
         """Say it on the context's board."""

@@ -16,7 +16,7 @@ from manta_swarm.protocol.signing import PublicKey
 
 
 class PeerDirectory:
-    """One peer's, in one run."""
+    """Holds what this peer knows of the other peers of its run."""
 
     def __init__(self, context: RunContext, progress: Progress, membership: Membership, sizing: Sizing | None) -> None:
         """Know nobody; ``start`` answers others from then on.

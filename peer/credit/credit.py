@@ -47,7 +47,7 @@ class _Computed:
 
 
 class Credit:
-    """One peer's, in one run."""
+    """Keeps count of what this peer has earned in one run."""
 
     def __init__(self, context: RunContext, progress: Progress, *, rng: random.Random | None = None) -> None:
         """Know what was kept at the last time.

@@ -129,7 +129,7 @@ REMEMBERED = 64  # newest rounds that were computed: none is added twice
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is known, as it is kept."""
+    """What a peer knows of its credit, as its file keeps it."""
 
     word: tuple[CreditWord, ...] = ()  # the log's newest, at most one; none: it said nothing yet
     checked: int = 0  # computed here: the sum over ...

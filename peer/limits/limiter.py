@@ -28,7 +28,7 @@ _NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand 
 
 
 class Limited(Protocol):
-    """A peer at work (``peer.limits.limited``)."""
+    """What a limiter pauses and resumes: a peer at work (``peer.limits.limited``)."""
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """Compute nothing from now on, for these reasons, in words by limit."""
@@ -176,7 +176,7 @@ def _now_s() -> float:
 
 
 class Absences:
-    """Sees by a clock's jumps that nothing ran here."""
+    """Notices, by jumps of a clock, that this computer or program stood still."""
 
     def __init__(self, now_s: float | None = None) -> None:
         """Begin at this time; None: now."""

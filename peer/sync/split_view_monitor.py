@@ -32,7 +32,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class SplitViewMonitor:
-    """One peer's, of one run's log."""
+    """Compares what this peer and others see of the run's log."""
 
     def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker) -> None:
         """Know what was found to agree at the last time.

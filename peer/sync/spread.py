@@ -48,7 +48,7 @@ class SpreadCounts:
 
 
 class BlobDistribution:
-    """One peer's part in it, in one run."""
+    """Passes bodies and other blobs of one run on between this peer and its neighbours."""
 
     def __init__(self, context: RunContext, neighbours: Neighbours, *, rng: random.Random | None = None) -> None:
         """Prepare; ``start`` takes part from then on.

@@ -269,7 +269,7 @@ class States:
 
 
 class CatchingUp:
-    """One peer's way to the newest commits' states."""
+    """Brings this peer to the newest committed state."""
 
     def __init__(self, context: RunContext, progress: Progress, states: States, checker: Checker) -> None:
         """Prepare.

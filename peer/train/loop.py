@@ -25,7 +25,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class TrainingLoop:
-    """One peer's, base after base."""
+    """Trains on one committed state after another."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from manta_swarm.protocol.rounds import CommitRef, Phase
 
 
 class Timing:
-    """One peer's, by what it measured so far."""
+    """Decides when the next microbatch begins, by how long earlier ones took."""
 
     def __init__(self, context: RunContext, progress: Progress, pool: WorkerPool, features: Features) -> None:
         """Prepare.

@@ -95,7 +95,7 @@ class _Open:
 
 
 class Auditor:
-    """One peer's audits."""
+    """Audits the contributions that operators assign to this peer."""
 
     def __init__(
         self, context: AuditContext, host: Host, fetching: Fetching, volunteers: Volunteers, *, does_nothing_else: bool = False

@@ -84,7 +84,7 @@ class _Open:
 
 
 class Bringing:
-    """One peer's."""
+    """Brings to the operators what audits want of this peer's contributions."""
 
     def __init__(
         self,

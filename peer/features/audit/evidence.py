@@ -41,7 +41,7 @@ logger = logging.getLogger("manta.audits")
 
 
 class Evidence(Feature):
-    """One peer's, in one run whose contributions are audited."""
+    """Keeps what audits may ask of this peer's contributions, in a run whose contributions are audited."""
 
     stays = True
 

@@ -97,7 +97,7 @@ class _State:
 
 
 class EvaluationService:
-    """One peer's answers."""
+    """Answers questions of other members on how good architectures are."""
 
     def __init__(self, identity: Identity, subject: Subject, host: Host) -> None:
         """Answer nothing yet.

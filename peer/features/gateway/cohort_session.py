@@ -84,7 +84,7 @@ def lost(reason: str) -> LightWord:
 
 @dataclass(frozen=True, slots=True)
 class Gift:
-    """What came back of a lease."""
+    """What a light contributor returned for a lease."""
 
     vector: Vector  # (N,)
     samples: int
@@ -93,7 +93,7 @@ class Gift:
 
 
 class LeaseSession(CohortSession):
-    """The place of a peer that founds a roster of light contributors."""
+    """The session of a gateway in the roster that it founds for its light contributors."""
 
     def __init__(
         self,

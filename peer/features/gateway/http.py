@@ -44,7 +44,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class _Busy(Exception):
-    """An answer of HTTP's own."""
+    """Ends a request with an HTTP status, before the gateway's service answers it."""
 
     def __init__(self, status: int, reason: str, retry_s: int = 1) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class _Return:
 
 
 class _App:
-    """The requests of a gateway."""
+    """Answers the HTTP requests of light contributors."""
 
     def __init__(self, service: GatewayService, traffic: Traffic, payouts: Payouts | None) -> None:
         self._service = service

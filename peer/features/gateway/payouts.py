@@ -29,7 +29,7 @@ class _Counted:
 
 
 class Payouts:
-    """A gateway's, in one run. All methods run in one event loop."""
+    """Asks the log, once for each claim, what it paid the light contributors of this gateway. All methods run in one event loop."""
 
     def __init__(self, log: LogClient, *, is_audited: bool) -> None:
         """Know of no round yet that counted the gateway."""

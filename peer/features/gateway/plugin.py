@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Gateway(Feature):
-    """One peer's light contributors, in one session."""
+    """Serves light contributors while this peer takes part in a run."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ _MAX_REFUSED = 1024
 
 
 class Entrance:
-    """A gateway's, in one run."""
+    """Decides who may lease from this gateway, by what the log says of keys and of admissions."""
 
     def __init__(self, context: RunContext, known: Known) -> None:
         """Let in whom ``known`` knows; the context's node asks the log about others."""
@@ -129,7 +129,7 @@ logger = logging.getLogger("manta.gateway")
 
 
 class GatewayService:
-    """One peer's light contributors. All methods run in one event loop."""
+    """Leases microbatches to light contributors and takes what they return. All methods run in one event loop."""
 
     def __init__(self, context: RunContext, dataset: Dataset, entrance: Entrance | None = None, *, is_lease_only: bool = False) -> None:
         """Lease nothing yet, in a run that has something for light contributors (``peer.features.gateway.plugin``).

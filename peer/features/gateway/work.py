@@ -35,7 +35,7 @@ NOTHING_LENT = Lent(ZEROS, b"")
 
 @dataclass
 class Work:
-    """What there is to do on one base."""
+    """The base that a gateway leases microbatches of, with its weights and the leases that are out."""
 
     base: CommitRef
     cohort: str  # this peer's, as its claim names it
@@ -63,7 +63,7 @@ class Work:
 
 
 class Terms:
-    """Of one gateway's leases in one run."""
+    """Makes a gateway's leases in one run, and checks returns against them."""
 
     def __init__(self, manifest: Manifest, training_spec: RunTrainingSpec, run: bytes, gateway: bytes, num_train: int) -> None:
         """Lease microbatches of ``num_train`` samples in the name of the key ``gateway``."""

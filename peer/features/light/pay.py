@@ -36,7 +36,7 @@ class _Owed:
 
 
 class Pay:
-    """One light contributor's, in one run; for the thread that works."""
+    """Learns and keeps what a light contributor was paid in one run; used by the thread that works."""
 
     def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, live_status: LiveStatus) -> None:
         """Know what was kept at the last time.

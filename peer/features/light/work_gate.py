@@ -22,7 +22,7 @@ class LeaseOver(MantaError):
 
 
 class WorkGate:
-    """What lets a light contributor work. Methods of either thread say so."""
+    """Says when a light contributor may work. Either thread may call its methods."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         """Begin open."""

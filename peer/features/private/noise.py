@@ -48,7 +48,7 @@ class _Listed:
 
 
 class Account:
-    """The account of one peer's directory."""
+    """The account of how much privacy the contributions of one peer's directory have spent."""
 
     def __init__(self, path: Path, delta: float) -> None:
         """Take up what the file says; there is none: nothing was spent.
@@ -119,11 +119,11 @@ _STEP = 2**17  # values at a time
 
 
 class BudgetSpent(MantaError):
-    """Handing in once more would give away more than the person allows."""
+    """Another contribution would give away more than the person allows."""
 
 
 class Noise:
-    """What is done to each vector before it leaves."""
+    """Adds noise to each vector before it leaves this peer."""
 
     def __init__(self, sigma: float, clip: float, account: Account, limit: float | None) -> None:
         """Prepare.

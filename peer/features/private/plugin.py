@@ -153,7 +153,7 @@ if TYPE_CHECKING:
 
 
 class PrivateImages(Feature):
-    """Those of one peer, in a run whose data stay with the peers."""
+    """Holds this peer's own images, in a run whose data stay with the peers."""
 
     def __init__(self, context: RunContext, dataset: ImageDataset, *, tells_accuracy: bool) -> None:
         """Measure on ``dataset``; ``tells_accuracy``: the operator gets to know what comes out."""

@@ -34,7 +34,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class Holders:
-    """Those that a peer knows of."""
+    """The peers and operators that are known to hand out shards."""
 
     def __init__(self, node: Endpoint, run: bytes, operators: Sequence[bytes], console: Console) -> None:
         """Know the operators, who have all; ``console`` says who is not asked any more."""
@@ -94,7 +94,7 @@ Got = TypeVar("Got")
 
 
 class Download:
-    """One run's shards on their way to a folder."""
+    """Gets the shards of one run into a folder."""
 
     def __init__(
         self, node: Endpoint, manifest: Manifest, folder: Path, holders: Holders, blob_store: BlobStore, live_status: LiveStatus
@@ -253,7 +253,7 @@ def _contradiction() -> UserError:
 
 
 class _Shard:
-    """One shard on its way. Implements ``network.fetching.Progress``."""
+    """One shard that is being fetched. Implements ``network.fetching.Progress``."""
 
     def __init__(self, download: Download, name: FileName) -> None:
         self._download = download

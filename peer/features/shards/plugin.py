@@ -27,7 +27,7 @@ KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is room for in a folder."""
+    """How much room a folder has for shards."""
 
     folder: Path
     limit_bytes: int | None  # of all that the set may take, as the person says; None: as much as there is
@@ -85,7 +85,7 @@ def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: C
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What some shards take."""
+    """How much room some shards take."""
 
     size_bytes: int = 0
     new_bytes: int = 0  # that are not here yet
