@@ -1,4 +1,4 @@
-"""The JSON API: for each route its answer, of bounded size, from what is seen; see docs/monitor.md. Knows no HTTP but its statuses."""
+"""The JSON API: for each route its answer, bounded, from what is seen; see docs/reference/api.md. It knows no HTTP but its statuses."""
 
 import asyncio
 import re

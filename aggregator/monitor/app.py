@@ -278,7 +278,9 @@ def _error(status: int, reason: str, headers: dict[str, str] | None = None, **mo
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _error(error.status_code, "there is no such page; docs/monitor.md has the routes" if error.status_code == 404 else error.detail)
+    return _error(
+        error.status_code, "there is no such page; docs/reference/api.md has the routes" if error.status_code == 404 else error.detail
+    )
 
 
 async def _not_answered(_: Request, error: Exception) -> Response:

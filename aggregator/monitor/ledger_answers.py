@@ -1,4 +1,4 @@
-"""``/api/ledger``: entries, heads and proofs, and what everybody has; see docs/monitor.md."""
+"""``/api/ledger``: entries, heads and proofs, and what everybody has; see docs/reference/api.md."""
 
 import asyncio
 from base64 import b64encode

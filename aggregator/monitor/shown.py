@@ -1,4 +1,4 @@
-"""What is seen, as the plain values of docs/monitor.md: the parts of answers that the API, the events and the metrics share. Pure."""
+"""What is seen, as the plain values of docs/reference/api.md: the parts of answers that the API, the events and the metrics share. Pure."""
 
 import math
 from collections.abc import Sequence

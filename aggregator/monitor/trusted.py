@@ -1,4 +1,4 @@
-"""``/api/trust``: who is proven, what was audited and what it came to, and what was found out, as the plain values of docs/monitor.md."""
+"""``/api/trust``: who is proven, what was audited and what it came to, and what was found, as values of docs/reference/api.md."""
 
 import re
 
