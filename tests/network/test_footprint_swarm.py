@@ -140,7 +140,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
             said(about, r"downloaded: SIZE a round"),
             said(about, r"sent: SIZE a round") + said(about, r"once you are proven, SIZE a round"),
         )
-        disk, payout_receipt = said(about, "on the disk: about SIZE"), said(about, "and SIZE more for each round that counts you")
+        disk, payout_receipt = said(about, "on the disk: about SIZE"), said(about, "and SIZE more a round that counts you")
         most = said(about, "at most SIZE\n")
         folder, log = said(forecast, r"on its disk: SIZE in all"), said(forecast, "the log, SIZE a round")
         last, rounds = {name: traffic(name) for name in PEERS}, round_now() - first_round
