@@ -160,5 +160,6 @@ def test_a_peer_starts_again_while_the_aggregator_is_away_and_goes_on_when_it_is
         scene.wait_until(lambda: "the run's log" in scene.status("home").get("waiting_for", ""), "it is in the run, and waits for the log")
         scene.start_aggregator()
         scene.all_count("home")
+        scene.wait_until(lambda: scene.status("home").get("round", 0) > 0, "it holds a state again")
         scene.end("open", "home")
         scene.assert_all_agree("open", "home")
