@@ -107,7 +107,7 @@ def fail(programs: OperatorPrograms, faults: Sequence[Fault], rng: random.Random
     fault.end(place)
     programs.wait_until(lambda: programs.round([place]) >= newest, "it has what it missed")
     programs.wait_until(programs.hear_each_other, "all operators hear each other")
-    return Seen(f"{'leader' if place == leader else 'fellow'} {fault.name}", taken_s, commit_s, time.monotonic() - ended)
+    return Seen(f"{'leader' if place == leader else 'follower'} {fault.name}", taken_s, commit_s, time.monotonic() - ended)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class Roll(Protocol):
 
     @property
     def out(self) -> Container[bytes]:
-        """The keys whose admission was taken back, whatever pass they show."""
+        """The keys whose admission was taken back, whatever proof they show."""
         ...
 
     def trains(self, key: bytes) -> bool:
@@ -140,7 +140,7 @@ class AdmissionFilter:
         Args:
             node: this program's.
             known: who may take part.
-            own: this node's pass; None: the manifest names its key.
+            own: this node's admission proof; None: the manifest names its key.
             why: what a stranger is told.
             keeper: keeps beside ``watch_daemon``, and what it raises ends that.
         """
@@ -153,11 +153,11 @@ class AdmissionFilter:
         self.link_ways = node.link_ways
 
     async def open(self) -> None:
-        """Keep records of those alone who are in, and take passes, from now on."""
+        """Keep records of those alone who are in, and take admission proofs, from now on."""
         self._node.hold_records_to(self._known)
-        await self._node.serve("admission-proof", self._on_pass)
+        await self._node.serve("admission-proof", self._on_proof)
 
-    async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
+    async def _on_proof(self, caller: PublicKey, request: bytes) -> bytes:
         self._known.learn(caller, unpack(Signed[AdmissionProof], request, max_bytes=_MAX_SIGNED_PROOF_BYTES))
         return b""
 

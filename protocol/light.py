@@ -60,7 +60,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class EnterRequest:
-    """What a key shows before it asks for leases, where not everybody may take part: the log's pass, or what the log gives one for."""
+    """What a key shows before it asks for leases, where not everybody may take part: the log's proof, or what the log gives one for."""
 
     run: bytes
     key: bytes

@@ -1,4 +1,4 @@
-"""Coming into a run that not everybody may take part in: by the manifest's list, by the log's pass, or by an invitation shown once."""
+"""Comes into a run that not everybody may take part in: by the manifest's list, the log's admission proof or an invitation shown once."""
 
 import contextlib
 
@@ -54,7 +54,7 @@ async def enter(
 async def _pass(
     node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes
 ) -> Signed[AdmissionProof]:
-    """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
+    """Return this peer's admission proof: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
     kept = store.own_proof(run).read()
     if kept is not None:

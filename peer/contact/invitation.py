@@ -35,7 +35,7 @@ def admission_by(told: str, identity: Identity, run: bytes) -> Signed[Admission]
 
 
 def admission_proof_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> Signed[AdmissionProof]:
-    """Return the packed pass of ``key``.
+    """Return the packed admission proof of ``key``.
 
     Raises:
         RemoteFault: it is none, or another key's, or none of the run's operators signed it.

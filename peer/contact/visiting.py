@@ -104,8 +104,8 @@ async def visiting(config: PeerConfig, guest: Path | None = None) -> AsyncIterat
 
     Args:
         config: the settings, with an invitation perhaps.
-        guest: where a peer's key and pass are, or will be: who comes to a run that not everybody may take part in, to ask what it answers
-            to nobody else, is let in by them, or by the invitation. Else nobody is.
+        guest: where a peer's key and admission proof are, or will be: who comes to a run that not everybody may take part in, to ask what
+            it answers to nobody else, is let in by them, or by the invitation. Else nobody is.
 
     Raises:
         NotThere: nobody answers.

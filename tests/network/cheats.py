@@ -229,9 +229,9 @@ def cheat(kind: str) -> None:
         async def is_shared(_cohort_session: CohortSession) -> bool:
             return True
 
-        for kind_of_seat in (CohortSession, FounderSession):  # it is alone in either
-            kind_of_seat.is_shared = is_shared  # type: ignore[method-assign]
-            kind_of_seat.average = averaged  # type: ignore[method-assign]
+        for kind_of_session in (CohortSession, FounderSession):  # it is alone in either
+            kind_of_session.is_shared = is_shared  # type: ignore[method-assign]
+            kind_of_session.average = averaged  # type: ignore[method-assign]
         submitter.Submitter.may_go_alone = True  # type: ignore[method-assign, assignment]
     elif kind == "dearest":
         StepMicrobatches.at = _dearest  # type: ignore[method-assign]

@@ -161,7 +161,7 @@ class Operator:
             self.world.may_crash(self)
             self.disk.newcomer = self.disk.newcomer.hearing(self.world.keys[sender], position)
 
-    # A fellow's answers.
+    # A follower's answers.
 
     def promise(self) -> Promise:
         disk = self.disk

@@ -213,7 +213,7 @@ class Contributor:
             Unreachable, RemoteFault: it is away, or not the one that was meant.
             UserError: at the first meeting: it is of another run, or of one that this version cannot train or speak; at any: the run does
                 not let this key in, or does no more.
-            StorageError: the log's pass cannot be kept.
+            StorageError: the log's admission proof cannot be kept.
         """
         welcome = self._client.welcome()
         try:

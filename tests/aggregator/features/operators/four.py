@@ -63,7 +63,7 @@ class Open:
 
 
 class Four:
-    """Their seats; one that is killed and started again has what its disk has."""
+    """What each operator has; one that is killed and started again has what its disk has."""
 
     def __init__(self, directory: Path, config: RunConfig = OF_FOUR) -> None:
         self.directory, self.config = directory, config

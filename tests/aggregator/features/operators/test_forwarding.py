@@ -70,11 +70,11 @@ async def answer(caller: PublicKey, request: bytes) -> bytes:
 def test_what_is_passed_on_to_a_leader_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
     async def story() -> None:
         scene = Scene()
-        fellow, leader, following = [await scene.switch_of(key) for key in (FOLLOWER, LEADER, NEXT)]
+        follower, leader, following = [await scene.switch_of(key) for key in (FOLLOWER, LEADER, NEXT)]
         call = await scene.brought_to_one_that_stands_still(leader)
         await following.serve("header", answer)
         scene.leader = NEXT
-        fellow.another_writes()
+        follower.another_writes()
         assert await call == b"taken"
 
     asyncio.run(story())
@@ -83,26 +83,26 @@ def test_what_is_passed_on_to_a_leader_that_stands_still_goes_to_the_next_one_on
 def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
     async def story() -> None:
         scene = Scene()
-        fellow = await scene.switch_of(FOLLOWER)
+        follower = await scene.switch_of(FOLLOWER)
         scene.network.lost = lambda _sender, receiver, _method: receiver == LEADER
         call = scene.bring()  # to a leader that is dead
         scene.leader = None
         second = scene.bring()
         await asyncio.sleep(0)
         assert not call.done()
-        await fellow.serve("header", answer)  # it writes itself now
+        await follower.serve("header", answer)  # it writes itself now
         assert await call == await second == b"taken"
 
         async def deposed(_caller: PublicKey, _request: bytes) -> bytes:
             raise Busy("this operator does not write any more")
 
-        await fellow.serve("header", deposed)
+        await follower.serve("header", deposed)
         third = scene.bring()
         following = await scene.switch_of(NEXT)
         await following.serve("header", answer)
-        fellow.forget()
+        follower.forget()
         scene.leader = NEXT
-        fellow.another_writes()
+        follower.another_writes()
         assert await third == b"taken"
 
     asyncio.run(story())

@@ -157,10 +157,10 @@ def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell:
             ledger, head = four.runs[0].log.ledger, four.runs[0].log.head
             signed = good(ledger)
             unknown = good(ledger, Identity(b"\x40" * 32))  # who is no auditor
-            operator, fellow = four.network.endpoints[FOUR[0].public_key], PublicKey(FOUR[1].public_key)
+            operator, follower = four.network.endpoints[FOUR[0].public_key], PublicKey(FOUR[1].public_key)
 
             async def ask(size: int, *entries: bytes) -> bytes:
-                return await operator.call(fellow, VERDICTS, pack(AskVerdicts(size, entries, ())), timeout_s=60)
+                return await operator.call(follower, VERDICTS, pack(AskVerdicts(size, entries, ())), timeout_s=60)
 
             with pytest.raises(Unreachable, match="busy"):
                 await ask(head.size + 1, entry_of(signed))
@@ -170,7 +170,7 @@ def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell:
             assert list(four.waiting[1].stored) == [signed.digest]
             stranger = four.network.endpoint(PEERS[1].public_key)
             with pytest.raises(Refused, match="operators"):
-                await stranger.call(fellow, VERDICTS, pack(AskVerdicts(1, (entry_of(signed),), ())), timeout_s=60)
+                await stranger.call(follower, VERDICTS, pack(AskVerdicts(1, (entry_of(signed),), ())), timeout_s=60)
 
     tell(story)
 
