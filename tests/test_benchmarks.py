@@ -97,6 +97,7 @@ def test_every_benchmark_that_keeps_figures_has_smallest_sizes_here() -> None:
     assert {path.stem for path in programs() if "results.parser(__doc__)" in path.read_text(encoding="utf-8")} == set(SMALLEST)
 
 
+@pytest.mark.swarm
 @pytest.mark.faults
 @pytest.mark.parametrize("name", sorted(SMALLEST))
 def test_a_benchmark_runs_with_its_smallest_sizes_and_keeps_what_it_measured(name: str, tmp_path: Path) -> None:

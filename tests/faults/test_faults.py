@@ -88,10 +88,11 @@ def test_a_log_that_commits_a_wrong_mean_is_found_out_and_there_is_a_proof_of_it
     with Scene(tmp_path, quick_run()) as scene:
         scene.start_strange_log("wrong-mean")
         wait_for(lambda: bool(scene.status("aggregator").get("addresses")), "the aggregator listens")
+        scene.start_strange_peer("means", "means")  # it has to be there in the third round
+        scene.wait_until(lambda: bool(scene.status("means").get("state")), "it holds the first state")
         for name in ("one", "two"):
             scene.start_peer(name)
             scene.expect_end(name)  # nobody can go on from a lie
-        scene.start_strange_peer("means", "means")
         assert scene.wait_for_end("means") == 1
         assert "wrong mean in round 3" in scene.log("means")
         (path,) = (tmp_path / "means" / "proofs").iterdir()
