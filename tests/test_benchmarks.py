@@ -85,7 +85,7 @@ SMALLEST = {  # arguments, and figures that a row has to have
     "supernet": ("--supernet classifier-tiny --batch 2 --steps 1 --threads 1", {"elastic_ms", "plain_ms"}),
     "tolerances": ("--supernets classifier-tiny --microbatches 2 --each 2 --claims 1 --trained 1", {"apart"}),
     "update": ("--repeats 1", {"step_ms", "digest_ms"}),
-    "vertical": ("--microbatches 2 --samples 2", {"round_trips", "took_ms"}),
+    "vertical": ("--microbatches 2 --samples 2", {"round_trips", "left_to_right_kb"}),
     "wan": ("--mbit 50 --vectors tiny --rounds 1 --sides manta --settings sparse", {"manta"}),
     "workers": ("--microbatches 3 --turns 1", {"samples_a_second"}),
 }
