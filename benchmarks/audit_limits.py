@@ -5,7 +5,7 @@
 Trains the microbatches of one step of a claim, at the weights after --trained steps, of random architectures, some of the largest and the
 smallest. For claims of each size it prints how far each false mean is from the true one, in parts of what an audit allows
 (``automl.training.audited_step``): above 1 it is found. Then how many of a claim's microbatches may be left out, the mean of the others
-commit ref for theirs, before it is found: any, in the best of 50 draws for the cheat, and those of the smallest norms, which a cheat would
+standing for theirs, before it is found: any, in the best of 50 draws for the cheat, and those of the smallest norms, which a cheat would
 have to know.
 """
 

@@ -36,7 +36,7 @@ from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
-LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as commit ref still
+LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as standing still
 GATE_POLL_S = 0.5  # not to be seen in what it costs to be there
 METHODS = ("header", "body", "commit-after", "commit", "blob", "listing", "weights", "manifest", "latency", "others")
 SENT, RECEIVED = 0, 1
