@@ -7,6 +7,10 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO_ARGS ?=
 WORKERS ?= 2
+# Files of tests that have this mark: pytest alone would read all files for the few.
+marked = $(sort $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py'))
+# Tests start hundreds of programs, and each would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check fast swarm faults oldest install format clean
 .DEFAULT_GOAL := demo
@@ -29,11 +33,11 @@ fast: $(STAMP)
 
 # Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
 swarm: $(STAMP)
-	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile --ignore tests/faults
+	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile $(filter-out tests/faults/%,$(call marked,swarm))
 	$(BIN)/pytest -m "swarm and not faults" tests/faults
 
 faults: $(STAMP)
-	$(BIN)/pytest -m faults
+	$(BIN)/pytest -m faults $(call marked,faults)
 
 # The export's tests with the oldest torch and torchvision that pyproject.toml allows, in an environment of their own.
 OLDEST = $(shell sed -nE 's/^ *"(torch|torchvision)>=([0-9]+\.[0-9]+)".*/\1==\2.0/p' pyproject.toml)
