@@ -16,7 +16,6 @@ from manta_swarm.aggregator.commands import folder as cli_folder
 from manta_swarm.aggregator.commands import invitations as cli_invitations
 from manta_swarm.aggregator.commands import ledger as cli_ledger
 from manta_swarm.aggregator.commands import settings as cli_settings
-from manta_swarm.aggregator.commands import witness as cli_witness
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
 from manta_swarm.runtime.console import FORMATS, PrintingConsole, json_line, set_up_logging
@@ -99,7 +98,7 @@ class _JsonConsole:
         self._console.say(json_line(text.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
 
 
-for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS, *cli_ledger.COMMANDS):
+for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_invitations.COMMANDS, *cli_ledger.COMMANDS):
     main.add_command(command)
 
 

@@ -3,18 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.follow.follower import Follower
 from manta_swarm.aggregator.follow.opening import OpenRun
-from manta_swarm.aggregator.intake.bodies import Bodies
+from manta_swarm.aggregator.intake.bodies import Bodies, Callers
 from manta_swarm.aggregator.intake.measures import Measures
-from manta_swarm.aggregator.intake.uploads import Callers
-from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.aggregator.settings.sections import LimitsSection
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.rpc import Endpoint, OwnNode

@@ -1,9 +1,12 @@
-"""What an operator's program says when it begins: which run this is, where it stands, what it takes, and how others come to it."""
+"""Where an aggregator listens, an address that stays the same over restarts, and what it prints when it begins: run, state, how to join."""
 
+import contextlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from manta_swarm.aggregator.listening import best_first
-from manta_swarm.aggregator.monitor.listen_address import address_to_show
+from manta_swarm.aggregator.log.contents import LISTEN
+from manta_swarm.aggregator.monitor.settings import address_to_show
 from manta_swarm.aggregator.settings.forecast import held_bytes
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.codec.coding import body_num_bytes
@@ -11,6 +14,42 @@ from manta_swarm.protocol.admission import INVITATION, LIST
 from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
+from manta_swarm.runtime.disk import replace_file
+
+_DEFAULT = "/ip4/0.0.0.0/tcp/0"
+_WRITTEN = re.compile(r"(/[A-Za-z0-9.:_%-]+){2,16}")  # an address, else nobody wrote it
+_FREE_PORT = "/tcp/0"
+
+
+class LastAddress:
+    """The address that is kept in DIR/listen."""
+
+    def __init__(self, directory: Path) -> None:
+        """Keep it in ``directory``."""
+        self._path = directory / LISTEN
+        self._asked = _DEFAULT
+
+    def choose(self, listen: str | None) -> str:
+        """Return where to listen: as asked, else as the last time; a free port is chosen once, and is the same after a restart."""
+        self._asked = listen or _DEFAULT
+        if self._asked.endswith(_FREE_PORT):
+            with contextlib.suppress(FileNotFoundError):
+                last = self._path.read_text(errors="replace")
+                if _WRITTEN.fullmatch(last) and (listen is None or last.startswith(self._asked.removesuffix("0"))):
+                    self._asked = last
+        return self._asked
+
+    def remember(self, addresses: tuple[str, ...]) -> None:
+        """Keep what was chosen, with the port that it came to in ``addresses``."""
+        used = self._asked
+        if used.endswith(_FREE_PORT):
+            used = used.removesuffix("0") + addresses[0].split("/tcp/")[1].split("/")[0]
+        replace_file(self._path, used.encode())
+
+
+def best_first(addresses: tuple[str, ...]) -> list[str]:
+    """Return the addresses, those that others can reach before those of this computer alone."""
+    return sorted(addresses, key=lambda address: "/ip4/127." in address)
 
 
 def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:

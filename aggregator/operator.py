@@ -19,22 +19,19 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.settling import Settling
-from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.joining import join
 from manta_swarm.aggregator.features.plugged_in import features_of
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, open_run
-from manta_swarm.aggregator.follow.shards import lend_shards
+from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, lend_shards, open_run
 from manta_swarm.aggregator.intake.admissions import held_to_admission
 from manta_swarm.aggregator.intake.measures import Measures
-from manta_swarm.aggregator.intake.waiting import Waiting
-from manta_swarm.aggregator.listening import LastAddress
+from manta_swarm.aggregator.intake.waiting import Settling, Waiting
+from manta_swarm.aggregator.introduction import LastAddress
 from manta_swarm.aggregator.log.contents import MEASURES, RUN_FILE
 from manta_swarm.aggregator.log.guard import RollbackGuard, refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key
-from manta_swarm.aggregator.monitor.observers import Observers
-from manta_swarm.aggregator.monitor.watched import Watched
+from manta_swarm.aggregator.monitor.observers import Observers, Watched
 from manta_swarm.aggregator.session import Session
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.aggregator.settings.start import Start

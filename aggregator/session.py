@@ -9,8 +9,8 @@ import os
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from manta_swarm.aggregator.commit.committer import Event, LoneCommitter
 from manta_swarm.aggregator.commit.feed import FeedService
+from manta_swarm.aggregator.commit.writing import Event, LoneCommitter
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.signing import sha256
@@ -15,6 +17,8 @@ from manta_swarm.runtime.disk import disk_errors, replace_file, sync_directory, 
 DIGEST_BYTES = 32
 
 Record = TypeVar("Record")
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class DamagedFile(StorageError):
@@ -103,3 +107,31 @@ class AtomicFile:
     def damaged(self, why: str) -> DamagedFile:
         """Return the error that says that it is damaged, and what to do."""
         return DamagedFile(f"{self.path} is damaged ({why}); {self.remedy}")
+
+
+def bounded(path: Path, max_bytes: int) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it has more than ``max_bytes`` bytes.
+    """
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{path.name} has more than {max_bytes} bytes")
+    return data
+
+
+def read_written(path: Path, kind: type[Model], max_bytes: int) -> Model:
+    """Return what a file says.
+
+    Raises:
+        FileNotFoundError, OSError: as ``bounded``.
+        ValueError: it has too many bytes, is damaged, or is of another version.
+    """
+    try:
+        return kind.model_validate_json(bounded(path, max_bytes))
+    except ValidationError as error:
+        raise ValueError(f"{path.name} is damaged, or of another version") from error

@@ -169,7 +169,7 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
         read_manifest(directory)
         copy = copy_at(source)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.follow.states_of_peers import fetch_states, lacking
+            from manta_swarm.aggregator.features.operators.joining import fetch_states, lacking
             from manta_swarm.aggregator.log.moving import recover
 
         done = recover(directory, copy)

@@ -1,5 +1,7 @@
-"""The commands of manta-aggregator that look at a run's log, whoever keeps it. Parses, calls, prints, exits."""
+"""The commands of manta-aggregator that look at a run's log or follow it, whoever keeps it. Parses, calls, prints, exits."""
 
+import asyncio
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +10,64 @@ import click
 
 from manta_swarm.aggregator.commands import DIRECTORY, FILE, FOLDER, clear_errors
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.commands import ending_at_ctrl_c
+from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
+from manta_swarm.runtime.console import FORMATS, PrintingConsole, set_up_logging
+from manta_swarm.runtime.signals import told_to_stop
 
 if TYPE_CHECKING:
-    from manta_swarm.aggregator.log.exported import Shown
+    from manta_swarm.aggregator.log.copies import Shown
     from manta_swarm.aggregator.log.verify import Verification
+
+_RUN = re.compile(r"[0-9a-f]{64}")
+
+
+@click.command()
+@click.option(
+    "--of",
+    "addresses",
+    multiple=True,
+    required=True,
+    metavar="MADDR",
+    help="Address of the aggregator or a peer; may be repeated.",
+)
+@click.option("--dir", "directory", required=True, type=FOLDER, metavar="DIR", help="Folder of its memory and key.")
+@click.option("--run", metavar="ID", help="The run's id: any other is refused.")
+@click.option("--listen", metavar="HOST:PORT", help="Answer C2SP's add-checkpoint here, by HTTP.  [default: only dial out]")
+@click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log: a run that lost its newest ones goes on from there.")
+@click.option("--verbose", is_flag=True, help="Log why the log is not heard.")
+def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, keep_entries: bool, verbose: bool) -> None:
+    """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""
+    set_up_logging(FORMATS[0], verbose=verbose)
+    with clear_errors():
+        from manta_swarm.network.addresses import check_peer_address
+        from manta_swarm.runtime.commands import check_installed
+        from manta_swarm.runtime.disk import check_directory
+        from manta_swarm.runtime.listen_address import ListenAddress
+
+        check_installed()
+        if run is not None and not _RUN.fullmatch(run):
+            raise UserError(f"--run: a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
+        for address in addresses:
+            check_peer_address(address)
+        listen_address = None if listen is None else ListenAddress.at(listen, flag="--listen")
+        if listen_address is not None:
+            listen_address.listen()[0].close()
+        check_directory(directory)
+        with ending_at_ctrl_c():
+            from manta_swarm.aggregator.features.witness.program import Asked, be_witness
+
+        console = PrintingConsole()
+
+        async def watch() -> None:
+            async with told_to_stop() as stopped:
+                await be_witness(Asked(addresses, run, listen_address, keep_entries), directory, console=console, stopped=stopped)
+
+        try:
+            with console:
+                asyncio.run(watch())
+        finally:
+            end_soon()
+        click.echo("stopped; start again with the same --dir to go on")
 
 
 @click.group()
@@ -67,7 +122,7 @@ def _verify_from(url: str, folder: Path | None, run_id: str | None, keys: tuple[
         click.echo("http:// without TLS: whoever is on the line can hold entries back from you, or show you another run", err=True)
     opened = open_mirror(web, known, folder)
     with ending_at_ctrl_c():
-        from manta_swarm.aggregator.log.exported import Check
+        from manta_swarm.aggregator.log.copies import Check
 
     check = Check(opened.mirror)
     _show_progress(check.entries(), check.head.size)
@@ -167,7 +222,7 @@ def check_export(folder: Path) -> None:
 
         check_exported(folder)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.log.exported import verify as verify_export
+            from manta_swarm.aggregator.log.copies import verify as verify_export
 
         _say_shown(verify_export(folder))
 
@@ -225,7 +280,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""
     with clear_errors():
-        from manta_swarm.aggregator.features.audits.listing import verdicts_in
+        from manta_swarm.aggregator.features.audits.facts import verdicts_in
         from manta_swarm.aggregator.log.storage import read_manifest
         from manta_swarm.protocol.errors import SignatureError
         from manta_swarm.protocol.signing import key_named, peer_name
@@ -276,4 +331,4 @@ def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
                 click.echo(line)
 
 
-COMMANDS = (ledger, credits_command)
+COMMANDS = (ledger, credits_command, witness)

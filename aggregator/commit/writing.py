@@ -1,17 +1,22 @@
-"""All by which a log takes contributions and commits rounds, put together: what an operator has while it writes, and a follower has not."""
+"""What an operator has while it writes the log, which takes contributions and commits rounds; and the committer of a run with one operator.
+
+Where a run has several operators, they take turns (``aggregator.features.operators.leadership``).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from enum import Enum
+from typing import Protocol
 
 from manta_swarm.aggregator.commit.commits import Commits
-from manta_swarm.aggregator.commit.deciding import Decider
+from manta_swarm.aggregator.commit.deciding import Decider, LoneDecider
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.admissions import Admissions
 from manta_swarm.aggregator.intake.bodies import Kept
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.protocol.closing import Closing
-from manta_swarm.protocol.signing import PublicKey
+from manta_swarm.protocol.signing import PublicKey, peer_name
 
 
 class Leading:
@@ -85,3 +90,78 @@ class Leading:
         await self.intake.close()
         await self.verdicts.close()
         self._decider.close()
+
+
+class Event(Enum):
+    """What happens to the log, or to who keeps it."""
+
+    TURNED = "turned"  # this operator began to write, or ended, or heard of another that does
+    COMMITTED = "committed"  # the log has a new round, or the settlement
+
+
+class Committer(Protocol):
+    """Has rounds committed to a run's log, by this operator or by others."""
+
+    @property
+    def writing(self) -> Leading | None:
+        """The services of who writes, while that is this operator."""
+
+    @property
+    def leader(self) -> str | None:
+        """The name of the operator that writes; None: nobody that is known."""
+
+    def left_ms(self, now: int) -> int:
+        """Return for how many ms headers may still come for the open round."""
+
+    async def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            UserError: what it needs is not there.
+        """
+
+    async def keep(self) -> None:
+        """Have rounds committed, until this is cancelled.
+
+        Raises:
+            StorageError: the disk failed; what was acknowledged is safe.
+        """
+
+    async def next_event(self) -> Event:
+        """Return what happens next; each is told once, in order."""
+
+    async def close(self) -> None:
+        """Take nothing more, and finish what is being written."""
+
+
+class LoneCommitter:
+    """The committer of a run with a single operator."""
+
+    def __init__(self, context: RunContext) -> None:
+        """Prepare; ``start`` and ``keep`` answer from then on."""
+        self._context = context
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.writing = Leading(context, context.limits.closing(context.manifest), LoneDecider(context.log, context.bodies))
+        self.leader = peer_name(context.key)
+
+    def left_ms(self, now: int) -> int:
+        """See ``Committer``."""
+        return self.writing.closing.left_ms(now)
+
+    async def start(self) -> None:
+        """See ``Committer``."""
+        await self.writing.open()
+
+    async def keep(self) -> None:
+        """See ``Committer``. Nothing is taken, and so promised, before nobody is known to know a newer log."""
+        await self._context.guard.lifted()
+        async for _ in self.writing.rounds(None):
+            self._events.put_nowait(Event.COMMITTED)
+
+    async def next_event(self) -> Event:
+        """See ``Committer``."""
+        return await self._events.get()
+
+    async def close(self) -> None:
+        """See ``Committer``."""
+        await self.writing.close()

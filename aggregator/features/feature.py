@@ -6,7 +6,7 @@ class alone; a feature is made of the run's context.
 
 from collections.abc import Mapping, Sequence
 
-from manta_swarm.aggregator.commit.committer import Committer
+from manta_swarm.aggregator.commit.writing import Committer
 
 
 class Feature:

@@ -7,12 +7,11 @@ from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.fronts.fronts import Fronts
 from manta_swarm.aggregator.features.operators.leadership import among_others
-from manta_swarm.aggregator.features.sidecars.auditor import Auditor
-from manta_swarm.aggregator.features.sidecars.gateway import Gateway
+from manta_swarm.aggregator.features.sidecars.sidecar import Auditor, Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
-from manta_swarm.aggregator.monitor.beside import MonitorBeside
-from manta_swarm.aggregator.monitor.listen_address import open_listener
+from manta_swarm.aggregator.monitor.observers import MonitorBeside
+from manta_swarm.aggregator.monitor.settings import open_listener
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named

@@ -1,29 +1,69 @@
-"""A run's directory, opened or made: its log, its follower on the log's state, its contributions, and what newcomers need of them."""
+"""A run's directory, opened or made: its log, its follower on the log's state, its contributions, and the shards that it hands out."""
 
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.features.sidecars.keys import auditor_key
 from manta_swarm.aggregator.follow.follower import Follower
 from manta_swarm.aggregator.follow.replay import Tables, replayed
-from manta_swarm.aggregator.follow.shards import travelling_of
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, read_manifest
-from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.config import RunConfig, no_shards
+from manta_swarm.aggregator.settings.inviting import auditor_key
 from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.shards.layout import shard_name, travelling
+from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.automl.training.update import State, initial_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network.blobs import Blob, BlobStore
+from manta_swarm.network.file_blobs import FileBlob, FileName
+from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.signing import Identity
+from manta_swarm.protocol.manifest import PIECE_BYTES, SignedManifest, TravellingShards
+from manta_swarm.protocol.signing import Digest, Identity
 
 _STORE_BYTES = 256 * 1024 * 1024
+
+
+def travelling_of(config: RunConfig, dataset: Dataset) -> tuple[TravellingShards, ...]:
+    """Return what peers need to know to get the shards from others; nothing where they do not travel.
+
+    Raises:
+        UserError: they are to, and the data set is not in shards.
+    """
+    if not config.data.share_shards:
+        return ()
+    if not isinstance(dataset, ShardedImages | ShardedPairs):
+        raise no_shards(dataset.name)
+    return (travelling(dataset.shards.list),)
+
+
+def lend_shards(blob_store: BlobStore, dataset: Dataset) -> int:
+    """Hand out the list of the shards and all of them; return how many there are. None of them is read before somebody asks for it.
+
+    Raises:
+        UserError: one is missing, or of another size.
+    """
+    assert isinstance(dataset, ShardedImages | ShardedPairs)
+    list_, folder = dataset.shards.list, dataset.shards.folder
+    names = [
+        FileName(folder / shard_name(number), Digest(shard.pieces), shard.size_bytes, PIECE_BYTES)
+        for number, shard in enumerate(list_.shards)
+    ]
+    missing = [name.path for name in names if not name.is_here]
+    if missing:
+        raise UserError(
+            f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: who hands them out needs all of them; "
+            "copy them there, or write share_shards = false for a new run"
+        )
+    blob_store.pin(Blob.cut(pack(list_), PIECE_BYTES))
+    for name in names:
+        blob_store.lend(name.root, FileBlob(name))
+    return len(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ time that its checks and its sync take.
 
 What is held is bounded by the places that ``protocol.closing`` gives: at most two tables of bodies, the open round's and the next one's;
 the bodies of those that their cohort's made superfluous are let go once they are on the disk. What loses its place there is forgotten here
-as soon as the next header comes (but see ``aggregator.intake.uploads``).
+as soon as the next header comes (but see ``aggregator.intake.bodies``).
 
 A header may list the claims of several keys, and any of them may bring it. Where some of the claims may not stand, the others do not lose
 their work: the answer names whose, and the founder hands in without them.
@@ -21,9 +21,8 @@ from typing import Any
 
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.bodies import Kept, Upload, Uploads
 from manta_swarm.aggregator.intake.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
-from manta_swarm.aggregator.intake.uploads import Upload, Uploads
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer

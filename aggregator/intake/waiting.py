@@ -1,4 +1,6 @@
-"""Verdicts on an operator's disk until the log has them: they stand before a round's contributions, or before the settlement.
+"""Verdicts on an operator's disk until the log has them, and when an audited run has had all of them and is settled.
+
+A waiting verdict stands in the log before a round's contributions, or before the settlement.
 
 DIR/verdicts.waiting   entries (``runtime.appended_file``), appended to and synced before anybody hears that one was taken
 
@@ -20,8 +22,9 @@ from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import MAX_SIGNED_BYTES, entry_of, open_entry
 from manta_swarm.protocol.signed import Signed, is_signed
-from manta_swarm.protocol.verdicts import Verdict
+from manta_swarm.protocol.verdicts import Settlement, Verdict
 from manta_swarm.runtime.appended_file import AppendedFile
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 _PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
@@ -179,3 +182,53 @@ def _read(file: AppendedFile) -> list[Signed[Verdict]]:
             raise StorageError(f"{file.path} holds an entry that never waits there; restore it from a backup")
         found.append(verdict)
     return found
+
+
+class Settling:
+    """Decides when an audited run is settled. The time of the last round is not in the log: after a restart the wait begins anew."""
+
+    def __init__(self, log: Ledgers, settle_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Prepare.
+
+        Args:
+            log: the run's.
+            settle_s: how long verdicts are waited for after the last round.
+            clock: by which they are.
+        """
+        self._log = log
+        self._settle_s = settle_s
+        self._clock = clock
+        self._since_s: float | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the settlement is what the run still lacks."""
+        ledger = self._log.ledger
+        return ledger.finished and not ledger.settled
+
+    def look(self) -> None:
+        """Note the time if the settlement is due from now on."""
+        if self._since_s is None and self.is_due:
+            self._since_s = self._clock.now_s()
+
+    def check(self, entries: Sequence[bytes]) -> None:
+        """Check that a batch that may follow the log does not settle the run before its time.
+
+        Raises:
+            NotTaken: it does: verdicts are waited for here.
+        """
+        ledger = self._log.ledger
+        if not self.is_due or not isinstance(ledger.verified.entry(entries[-1]), Settlement):
+            return
+        signed = [record for record in map(ledger.verified.entry, entries) if is_signed(record, Verdict)]
+        left_s = self.left_s([ledger.verified.verdict(each) for each in signed])
+        if left_s:
+            raise NotTaken(f"verdicts are waited for, for {left_s:.0f} s more: settle the run later")
+
+    def left_s(self, verdicts: Sequence[Verdict]) -> float:
+        """Return how long verdicts are waited for, where these wait before the settlement that is due; 0: it may come now."""
+        self.look()
+        assert self._since_s is not None
+        if self._log.ledger.reputation.decides_all(verdicts):
+            return 0
+        return max(0.0, self._since_s + self._settle_s - self._clock.now_s())

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from manta_swarm.aggregator.local import MAX_PEERS
 from manta_swarm.aggregator.local.report import Limits
-from manta_swarm.aggregator.monitor.listen_address import check_address
-from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.settings import MonitorSection, check_address
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.names import BUNDLED, check_name
 from manta_swarm.automl.spaces.space import fitted_name, space_named

@@ -1,4 +1,4 @@
-"""A real swarm on one computer: starts the programs that volunteers and operators start, watches them, and reports.
+"""A real swarm on one computer: starts the programs that volunteers and operators start, watches them, and shows how far they are.
 
 Knows the programs by their command lines and their status.json only: it takes no part in the run. Nothing that it starts outlives it
 (``runtime.child``); what has to hold for a run to have succeeded is in ``aggregator.local.report``.
@@ -11,26 +11,21 @@ import signal
 import time
 from collections.abc import Mapping
 
+from rich import progress
 from rich.console import Console
 
-from manta_swarm.aggregator.local.progress import Progress
-from manta_swarm.aggregator.local.report import (
-    Fate,
-    LedgerReport,
-    PeerReport,
-    Report,
-    fate,
-    make_report,
-)
+from manta_swarm.aggregator.local.report import Fate, LedgerReport, PeerReport, Report, fate, make_report
 from manta_swarm.aggregator.local.settings import Settings
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.monitor.listen_address import address_to_show
+from manta_swarm.aggregator.monitor.settings import address_to_show
 from manta_swarm.aggregator.settings.config import write_run_file
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.errors import MantaError, OwnFault
 from manta_swarm.runtime.child import Child, Program, python, stop
 from manta_swarm.runtime.signals import Told
+
+_LINE_EVERY_S = 10.0
 
 _LISTEN = "/ip4/127.0.0.1/tcp/0"
 _POLL_S = 0.2
@@ -39,6 +34,50 @@ _STALL_S = 300.0  # without a new round
 _EVALUATE_S = 1800.0  # after the last one
 _END_S = 60.0  # between the run's end and that of its peers
 _VERIFY_S = 300.0
+
+
+class Progress:
+    """Shows rounds, loss and peers until it is left."""
+
+    def __init__(self, console: Console, num_rounds: int) -> None:
+        """Prepare for a run of ``num_rounds``."""
+        self._console = console
+        self._num_rounds = num_rounds
+        self._line_due_s = 0.0
+        self._ended = False
+        self._bar = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("round"),
+            progress.MofNCompleteColumn(),
+            progress.BarColumn(),
+            progress.TextColumn("{task.fields[what]}"),
+            progress.TimeElapsedColumn(),
+            console=console,
+            auto_refresh=False,  # a second thread and starting programs do not go together
+        )
+        self._task = self._bar.add_task("", total=num_rounds, what="the peers are starting")
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def update(self, round_: int, peers: int, loss: float | None) -> None:
+        """Show where the run stands; ``loss`` is the mean over the peers."""
+        ended = round_ == self._num_rounds
+        loss_text = "" if loss is None else f"{loss:.3f}"
+        if self._console.is_terminal:
+            what = "evaluating" if ended else f"{peers} peers" + (f" · loss {loss_text}" if loss_text else "")
+            self._bar.update(self._task, completed=round_, what=what, refresh=True)
+        elif time.monotonic() >= self._line_due_s or (ended and not self._ended):
+            self._ended = ended
+            self._line_due_s = time.monotonic() + _LINE_EVERY_S
+            line = f"{'evaluating' if ended else 'training'} round={round_}/{self._num_rounds} peers={peers}"
+            self._console.print(line + (f" loss={loss_text}" if loss_text else ""), highlight=False, soft_wrap=True)
 
 
 class Stopped(MantaError):

@@ -2,7 +2,7 @@
 
 The folder has the form of an export (``aggregator.log.tiles``), but for one thing: its ``checkpoint`` is the newest head that was seen, and
 is written before what it covers is fetched. So a call that was cut off goes on where it was, and a server that shows less than it did,
-or something else, is found out. What entries mean is not looked at here (``aggregator.log.exported``).
+or something else, is found out. What entries mean is not looked at here (``aggregator.log.copies``).
 """
 
 import contextlib

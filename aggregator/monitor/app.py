@@ -1,4 +1,4 @@
-"""The monitor's HTTP: routes to answers, their statuses and headers; what is asked again within the same moment is made once.
+"""The monitor's HTTP: routes to answers, their statuses and headers, and the page's own files; what is asked again soon is made once.
 
 Read only, and without state of its own: no cookie, no login. On loopback it answers only to names of this computer, or a page elsewhere
 could read it through the browser of whoever looks at that page (DNS rebinding).
@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
@@ -22,16 +23,33 @@ from starlette.types import Message, Receive, Scope, Send
 
 from manta_swarm.aggregator.monitor.answers import Answers
 from manta_swarm.aggregator.monitor.asking import Asked, NotAnswered
-from manta_swarm.aggregator.monitor.files import INDEX, StaticFile
-from manta_swarm.aggregator.monitor.ledger_answers import LedgerAnswers
+from manta_swarm.aggregator.monitor.ledger_answers import LedgerAnswers, public_file
 from manta_swarm.aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
 from manta_swarm.aggregator.monitor.present import Present
-from manta_swarm.aggregator.monitor.public_log import public_file
 from manta_swarm.aggregator.monitor.shown import Json
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.monitor.trusted import TrustAnswers
 from manta_swarm.protocol.errors import MantaError
+from manta_swarm.protocol.signing import sha256
+
+FOLDER = Path(__file__).parent / "static"
+INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".webmanifest": "application/manifest+json",
+    ".txt": "text/plain; charset=utf-8",
+}
+_OTHER = "text/plain; charset=utf-8"  # licences
+_PACKED = {".png", ".ico", ".woff2"}  # compressed as they are
 
 MAX_TARGET_BYTES = 2048
 _CACHED, _CACHED_BYTES = 256, 16 * 1024 * 1024
@@ -50,6 +68,32 @@ _EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"n
 
 logger = logging.getLogger("manta.monitor")
 Answer = Callable[..., Awaitable[Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """One file of the page, with its tag; also compressed, unless that gains nothing."""
+
+    media_type: str
+    tag: str  # for the headers ETag and If-None-Match
+    data: bytes
+    compressed: bytes | None
+
+
+def load_files(folder: Path = FOLDER) -> dict[str, StaticFile]:
+    """Return the files under ``folder`` by their path in it, with slashes; nothing else is ever read."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            compressed = None if path.suffix in _PACKED else gzip.compress(data, 9, mtime=0)
+            found[path.relative_to(folder).as_posix()] = StaticFile(
+                media_type=_TYPES.get(path.suffix, _OTHER),
+                tag=f'"{sha256(data).hex()[:24]}"',
+                data=data,
+                compressed=compressed if compressed is not None and len(compressed) < len(data) else None,
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ import torch
 
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
-from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES
-from manta_swarm.aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
+from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, EvaluationSeen, Point, evaluation_of
 from manta_swarm.aggregator.monitor.scenes import Drawn, draw
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms

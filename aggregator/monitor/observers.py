@@ -1,27 +1,142 @@
-"""Observes an aggregator for the monitor: counts what passes, notes when rounds were, and writes down where the run stands.
+"""What an aggregator does for its monitor: starts its processes, counts what passes, and writes down where the run stands.
 
-None of it is waited for by the run, and none of it can stop it.
+The run waits for none of it, and none of it can stop the run.
+
+Calls and bytes are counted by method, in bounded memory. Bytes are those of requests and answers; what the transport, the DHT and the
+daemon add to them is not seen here. A peer is heard of when it hands in, or waits for the next commit. Whoever only looks at the run is not
+at work there: ``manta-peer about``, ``manta-peer doctor``, witnesses, other operators, and who fetches a state or copies the log.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from manta_swarm.aggregator.commit.timeline import Timeline
+from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.intake.refusals import refused_of
-from manta_swarm.aggregator.monitor.watched import Tally
-from manta_swarm.aggregator.status import AggregatorStatus, Handed, OpenRound, StatusFile, unix_ms
+from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
+from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection, MonitorSocket
+from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, StatusFile, unix_ms
+from manta_swarm.network.log_client import TRAINING, AfterRound
 from manta_swarm.network.rates import Faults
+from manta_swarm.network.rpc import Endpoint, Handler, Through
 from manta_swarm.network.traffic import Traffic
+from manta_swarm.protocol.auditing import BRING
 from manta_swarm.protocol.closing import Closing, Stage
-from manta_swarm.protocol.signing import peer_name
-from manta_swarm.runtime.clock import SYSTEM_CLOCK
+from manta_swarm.protocol.encoding import unpack
+from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.signing import PublicKey, peer_name
+from manta_swarm.runtime.child import TOLD, Program, keep, python
+from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
+from manta_swarm.runtime.line import BEATS
+
+MAX_HEARD = 4096  # keys
+_HANDING_IN = ("header", "body", BRING)
+_WAITING = "commit-after"
+_MAX_WAITING_BYTES = 128
 
 _SHOW_S = 0.5
 logger = logging.getLogger("manta.observers")
+
+_PROGRAM, _EVALUATOR = "manta_swarm.aggregator.monitor.program", "manta_swarm.aggregator.monitor.evaluator"
+# Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
+# evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
+_NICENESS, _OF_EVALUATOR = 5, 10
+# The monitor could hold a lock that SQLite wants for a moment, which the log's leader waits for.
+_QUIET_S = 0.8 * BUSY_TIMEOUT_S
+# The evaluator never opens the database. Where all cores are busy it may need long for its libraries, too, and can be waited for.
+_EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0
+
+
+class Tally:
+    """What was counted since the start of the program."""
+
+    def __init__(self, timeline: Timeline, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Count from now on; ``timeline`` notes when the calls of a round were."""
+        self._timeline = timeline
+        self._clock = clock
+        self.since = clock.unix_ms()
+        self.by_method: dict[str, Calls] = {}
+        self._heard: OrderedDict[PublicKey, int] = OrderedDict()  # the newest last
+        self._waiting: Counter[PublicKey] = Counter()
+
+    def heard(self) -> dict[PublicKey, int]:
+        """Return when each key that takes part last called or was answered; who waits for an answer is heard of now."""
+        now = self._clock.unix_ms()
+        return {key: now if self._waiting[key] else at for key, at in self._heard.items()}
+
+    def serves(self, method: str) -> None:
+        """Count this method from zero."""
+        self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
+
+    def begin(self, method: str, in_bytes: int, peer: PublicKey | None) -> None:
+        """A call came; ``peer``: its caller, if it takes part."""
+        self.serves(method)
+        calls = self.by_method[method]
+        calls.calls += 1
+        calls.in_bytes += in_bytes
+        if peer is not None:
+            self._waiting[peer] += 1
+            self._hear(peer)
+        self._timeline.called(method)
+
+    def end(self, method: str, out_bytes: int, peer: PublicKey | None) -> None:
+        """It was answered; or refused, with nothing."""
+        self.by_method[method].out_bytes += out_bytes
+        if peer is not None:
+            self._waiting[peer] -= 1
+            if not self._waiting[peer]:
+                del self._waiting[peer]
+            self._hear(peer)
+        if out_bytes:
+            self._timeline.answered(method)
+
+    def _hear(self, key: PublicKey) -> None:
+        self._heard[key] = self._clock.unix_ms()
+        self._heard.move_to_end(key)
+        if len(self._heard) > MAX_HEARD:
+            self._heard.popitem(last=False)
+
+
+def takes_part(method: str, request: bytes) -> bool:
+    """Return whether only a peer that takes part in the run calls this: it hands in, or waits for the next commit."""
+    if method != _WAITING:
+        return method in _HANDING_IN
+    try:
+        return unpack(AfterRound, request, max_bytes=_MAX_WAITING_BYTES).patient == TRAINING
+    except EncodingError:
+        return False
+
+
+class Watched(Through):
+    """An endpoint, each of whose calls is counted. Implements ``network.rpc.Endpoint``."""
+
+    def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
+        """Count what comes through this object, whatever else uses ``endpoint``."""
+        super().__init__(endpoint)
+        self._tally = tally
+
+    async def serve(self, method: str, handler: Handler) -> None:
+        """See ``Endpoint.serve``."""
+
+        async def counted(caller: PublicKey, request: bytes) -> bytes:
+            peer = caller if takes_part(method, request) else None
+            self._tally.begin(method, len(request), peer)
+            out_bytes = 0
+            try:
+                answer = await handler(caller, request)
+                out_bytes = len(answer)
+                return answer
+            finally:
+                self._tally.end(method, out_bytes, peer)
+
+        self._tally.serves(method)
+        await self._endpoint.serve(method, counted)
 
 
 class Scene(Protocol):
@@ -123,3 +238,55 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         logger.error("observers are not served any more", exc_info=error)
+
+
+class MonitorBeside(Feature):
+    """The processes of one aggregator's monitor."""
+
+    def __init__(self, directory: Path, settings: MonitorSection, listen_address: MonitorSocket, data_root: Path | None) -> None:
+        """Prepare them for the run in ``directory``; the page is at ``listen_address``, which is closed at the end of ``run``."""
+        self._directory = directory
+        self._settings = settings
+        self._listen_address = listen_address
+        self._data_root = data_root
+        self.programs = self._programs()
+
+    def status(self) -> Mapping[str, object]:
+        """Return where the page is."""
+        return {"monitor": self._listen_address.url}
+
+    async def run(self, addresses: Sequence[str]) -> None:
+        """See ``Feature``; what goes wrong is told, and nothing else."""
+        try:
+            await whatever_happens(*map(keep, self.programs))
+        finally:
+            self._listen_address.socket.close()
+
+    def _programs(self) -> tuple[Program, ...]:
+        directory, descriptor = str(self._directory.absolute()), self._listen_address.socket.fileno()
+        where = json.dumps({"fd": descriptor, "is_loopback": self._listen_address.is_loopback})
+        monitor = Program(
+            "monitor",
+            python("-m", _PROGRAM, directory, self._settings.model_dump_json(), where),
+            self._directory / DIRECTORY / "monitor.log",
+            messages=BEATS,
+            pass_fds=(descriptor,),
+            niceness=_NICENESS,
+            steps=TOLD,
+            start_s=120.0,
+            quiet_s=_QUIET_S,
+        )
+        if not self._settings.evaluate_share:
+            return (monitor,)
+        root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
+        evaluator = Program(
+            "evaluator",
+            python("-m", _EVALUATOR, directory, str(self._settings.evaluate_share), *root),
+            self._directory / DIRECTORY / "evaluator.log",
+            messages=BEATS,
+            niceness=_OF_EVALUATOR,
+            steps=TOLD,
+            start_s=_EVALUATOR_START_S,
+            quiet_s=_EVALUATOR_QUIET_S,
+        )
+        return monitor, evaluator

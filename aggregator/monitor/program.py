@@ -14,8 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from manta_swarm.aggregator.monitor.answers import Answers
-from manta_swarm.aggregator.monitor.app import MonitorApp
-from manta_swarm.aggregator.monitor.files import load_files
+from manta_swarm.aggregator.monitor.app import MonitorApp, load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round

@@ -1,8 +1,10 @@
-"""How good a few subnets were after some rounds: the evaluator's file DIR/monitor/quality.jsonl, a line each, and curves of it.
+"""What the monitor's evaluator leaves for the page: how good a few subnets were, and pictures of what they answer, as files in DIR/monitor.
 
-Whoever reads takes whole lines only, so a leader that was killed in the middle of one disturbs nobody.
+quality.jsonl has a line for each evaluation. Whoever reads takes whole lines only, so a leader that was killed in the middle of one
+disturbs nobody. pictures/index.json names the pictures, PNG files called by the SHA-256 of their bytes.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -10,12 +12,22 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from manta_swarm.protocol.signing import sha256
+from manta_swarm.runtime.atomic_file import bounded, read_written
+
 QUALITY = "quality.jsonl"
 COSTS = ("macs", "latency")
 MAX_LINE_BYTES = 65_536
 _MAX_READ_BYTES = 64 * 1024 * 1024  # at a time
 
 Item = TypeVar("Item")
+
+PICTURES = "pictures"
+INDEX = "index.json"
+NAME_DIGITS = 32
+_MAX_INDEX_BYTES = 262_144
+_MAX_PICTURE_BYTES = 2 * 1024 * 1024
+_NAME = re.compile(rf"[0-9a-f]{{{NAME_DIGITS}}}")
 
 
 class Point(BaseModel):
@@ -142,3 +154,113 @@ def spread(points: Sequence[Point]) -> tuple[float | None, float | None, float |
     """Return the least, the median and the most of some subnets' figures; None of none."""
     values = [point.quality for point in points]
     return (min(values), median(values), max(values)) if values else (None, None, None)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sheet(_Part):
+    """Tiles in one picture, row by row."""
+
+    picture: str
+    tile_width: int
+    tile_height: int
+    columns: int
+    count: int
+
+
+class Answer(_Part):
+    """What two subnets make of one image, and what it is."""
+
+    label: str
+    largest: str
+    largest_sure: float  # the probability that it gives its answer
+    smallest: str
+    smallest_sure: float
+
+
+class Scene(_Part):
+    """A pair of views: pictures by name, and the errors in pixels."""
+
+    width: int
+    height: int
+    left: str
+    truth: str
+    largest: str
+    largest_error: str
+    smallest: str
+    smallest_error: str
+    largest_epe: float
+    smallest_epe: float
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """All of its pictures' names."""
+        return (self.left, self.truth, self.largest, self.largest_error, self.smallest, self.smallest_error)
+
+
+class PicturesIndex(_Part):
+    """All pictures of one evaluation."""
+
+    round: int | None
+    kind: str  # the task
+    sheet: Sheet | None = None
+    answers: tuple[Answer, ...] = Field(default=(), max_length=64)
+    max_disparity: float | None = None
+    max_error: float | None = None
+    scenes: tuple[Scene, ...] = Field(default=(), max_length=4)
+
+    @property
+    def pictures(self) -> list[str]:
+        """The names of all pictures, each once."""
+        names = [self.sheet.picture] if self.sheet else []
+        return list(dict.fromkeys([*names, *(name for scene in self.scenes for name in scene.pictures)]))
+
+
+def picture_name(data: bytes) -> str:
+    """Return what a PNG is called."""
+    return sha256(data).hex()[:NAME_DIGITS]
+
+
+class Pictures:
+    """The newest pictures, in memory."""
+
+    def __init__(self, directory: Path, task: str) -> None:
+        """Read those under ``directory``, when told; until then there are none."""
+        self._directory = directory / PICTURES
+        self._stamp: tuple[int, int] | None = None
+        self.index = PicturesIndex(round=None, kind=task)
+        self._data: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        """Return a picture of the index."""
+        return self._data.get(name)
+
+    def read_on(self) -> bool:
+        """Take the pictures if there are new ones; return whether. Blocks for as long as the disk takes.
+
+        Raises:
+            OSError: a file cannot be read, or is gone: newer ones are being written.
+            ValueError: the files are not what the evaluator writes.
+        """
+        path = self._directory / INDEX
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stamp:
+            return False
+        index = read_written(path, PicturesIndex, _MAX_INDEX_BYTES)
+        data = {name: self._picture(name) for name in index.pictures}
+        self.index, self._data, self._stamp = index, data, stamp
+        return True
+
+    def _picture(self, name: str) -> bytes:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} names no picture")
+        data = self._data.get(name) or bounded(self._directory / f"{name}.png", _MAX_PICTURE_BYTES)
+        if picture_name(data) != name:
+            raise ValueError(f"the picture {name} has other bytes than its name says")
+        return data

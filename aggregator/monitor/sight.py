@@ -17,10 +17,9 @@ from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.witnessed import WITNESSED, Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
-from manta_swarm.aggregator.monitor.credits import Credits, credits_of
 from manta_swarm.aggregator.monitor.kept import KEPT, Keeping
-from manta_swarm.aggregator.monitor.pictures import Pictures
-from manta_swarm.aggregator.monitor.quality import Evaluations
+from manta_swarm.aggregator.monitor.people import Credits, credits_of
+from manta_swarm.aggregator.monitor.quality import Evaluations, Pictures
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms

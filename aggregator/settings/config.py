@@ -15,13 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.base import Section, line_of
-from manta_swarm.aggregator.settings.limits import LimitsSection
 from manta_swarm.aggregator.settings.sections import (
     OPEN,
     AdmissionSection,
     DataSection,
     ExchangeSection,
     FollowerSection,
+    LimitsSection,
     OperatorsSection,
     OptimizerSection,
     RecipeSection,

@@ -9,13 +9,15 @@ from manta_swarm.aggregator.features.operators.etcd import check_endpoint
 from manta_swarm.aggregator.settings.base import Section
 from manta_swarm.automl.spaces.space import fitted_name
 from manta_swarm.automl.training.settings import recipe_for, usual
+from manta_swarm.network.rates import CALLS_OF_ADDRESS, CALLS_OF_KEY, CallLimits
 from manta_swarm.protocol.admission import LIST, AdmissionRule
 from manta_swarm.protocol.auditing import MOST_GAIN, least_pending_rounds, most_gain
+from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
 from manta_swarm.protocol.errors import SignatureError, UserError
 from manta_swarm.protocol.exchange import GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, codec_named
 from manta_swarm.protocol.fields import MAX_ROUND, check_name
-from manta_swarm.protocol.manifest import ALL_PERCENT, MAX_OPERATORS, MAX_PERCENT, USUAL, Recipe
+from manta_swarm.protocol.manifest import ALL_PERCENT, MAX_OPERATORS, MAX_PERCENT, USUAL, Manifest, Recipe
 from manta_swarm.protocol.signing import key_named
 from manta_swarm.protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
 
@@ -411,3 +413,32 @@ class FollowerSection(Section):
         description="names (12D3Koo...) of witnesses whose cosignatures always have a place; others have what is left of the 32",
     )
     data_root: str = Field(default="", description="folder of data sets that come with no library; empty: none is needed")
+
+
+class LimitsSection(Section):
+    """[limits] (not part of the manifest: may change at any start)"""
+
+    calls_of_key: int = Field(
+        default=CALLS_OF_KEY,
+        ge=50,
+        description="calls a second that one peer may make; ten seconds' at once; handing in a contribution counts as 20",
+    )
+    calls_of_address: int = Field(
+        default=CALLS_OF_ADDRESS,
+        ge=50,
+        description="the same for all peers of one network address; of IPv6 a /64; not for this computer",
+    )
+    address_percent: int = Field(
+        default=75,
+        ge=1,
+        le=100,
+        description="percent of a round's places that one network address has at most; more while others leave them",
+    )
+
+    def calls(self) -> CallLimits:
+        """Return what a node keeps to."""
+        return CallLimits(self.calls_of_key, self.calls_of_address)
+
+    def closing(self, manifest: Manifest) -> Closing:
+        """Return the rounds of a run, before the first is open."""
+        return Closing(manifest.exchange.max_rows, self.address_percent, shares_keys=manifest.audits_steps)

@@ -6,11 +6,11 @@ Nothing is made by the check, and nothing is changed. What only the data can say
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.features.sidecars.keys import check_gateway_key
 from manta_swarm.aggregator.log.guard import refuse_handed_over
 from manta_swarm.aggregator.log.storage import DATABASE, log_key, read_manifest
-from manta_swarm.aggregator.monitor.listen_address import check_address
+from manta_swarm.aggregator.monitor.settings import check_address
 from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.settings.inviting import check_gateway_key
 from manta_swarm.automl.data.names import check_name
 from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.network.addresses import check_listen

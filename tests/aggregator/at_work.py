@@ -10,8 +10,8 @@ import pytest
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.feed import FeedService
-from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.commit.writing import Leading
+from manta_swarm.aggregator.intake.waiting import Settling
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, HandedIn, HeaderAnswer, LogClient

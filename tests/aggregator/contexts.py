@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.settling import Settling
+from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.commit.weights import Weights
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store
 from manta_swarm.aggregator.intake.measures import Measures
-from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
-from manta_swarm.aggregator.settings.limits import LimitsSection
+from manta_swarm.aggregator.settings.sections import LimitsSection
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.signing import Identity, PublicKey

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.listening import LastAddress
+from manta_swarm.aggregator.introduction import LastAddress
 
 
 @pytest.mark.parametrize("listen", ["/ip4/0.0.0.0/tcp/31000", "/ip4/127.0.0.1/tcp/31000"])

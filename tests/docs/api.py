@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from manta_swarm.aggregator.monitor.app import MonitorApp
-from manta_swarm.aggregator.monitor.pictures import PicturesIndex
+from manta_swarm.aggregator.monitor.quality import PicturesIndex
 from manta_swarm.protocol import light
 from tests.documents import ROOT
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.feed import FeedService
-from manta_swarm.aggregator.commit.weights import Weights
+from manta_swarm.aggregator.commit.feed import FeedService, Weights
 from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.follow.replay import replay_directory

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.cli import main as aggregator_main
-from manta_swarm.aggregator.features.audits.listing import verdicts_in
-from manta_swarm.aggregator.features.sidecars.keys import auditor_key
+from manta_swarm.aggregator.features.audits.facts import verdicts_in
 from manta_swarm.aggregator.log.contents import AUDITOR
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.settings.inviting import auditor_key
 from manta_swarm.aggregator.settings.sections import AdmissionSection, TrustSection
 from manta_swarm.peer.cli import main as peer_main
 from manta_swarm.protocol.ledger import Ledger

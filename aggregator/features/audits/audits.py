@@ -1,17 +1,99 @@
-"""Audits at one operator, whoever writes: what peers bring, what waits for auditors, and what was brought for whoever fetches it."""
+"""Audits at one operator, whoever writes: what peers bring, what waits for auditors, and the states and bodies that audits begin with.
+
+What is handed out of the newest rounds lies in memory (``network.blobs``). States and bodies of older rounds come from the disk: what an
+auditor asks for may be as old as a contribution that is not paid yet.
+"""
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.aggregator.features.audits.brought import Brought
 from manta_swarm.aggregator.features.audits.facts import LogFacts
-from manta_swarm.aggregator.features.audits.lending import Lending
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.status import AuditCounts
+from manta_swarm.automl.training.update import state_piece_sizes, state_pieces
+from manta_swarm.codec.coding import body_groups, group_sizes
+from manta_swarm.network.blobs import Blob, Lent
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import serve_vectors
+from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.exchange import MAX_AGE
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What may be on the disk; implements ``network.blobs.Lent``."""
+
+    lending: "Lending"
+    root: bytes
+    num_pieces: int
+    round: int  # of the body; of the state that was committed
+    contribution: bytes  # of the body; empty: it is a state
+
+    def hashes(self) -> tuple[bytes, ...] | None:
+        """Return the hashes of all pieces; None: it is not what it should be."""
+        blob = self.lending.read(self)
+        return None if blob is None else blob.hashes
+
+    def piece(self, place: int) -> bytes | None:
+        """Return a piece; None: it is not what it should be."""
+        blob = self.lending.read(self)
+        return None if blob is None or place >= len(blob.pieces) else bytes(blob.pieces[place])
+
+
+class Lending:
+    """Lends states and bodies of one operator to auditors; implements ``network.blobs.Lender``."""
+
+    def __init__(self, context: RunContext, brought: Brought) -> None:
+        """Read states, and bodies of contributions that ``brought`` opened lately."""
+        self._context = context
+        self._brought = brought
+        self._reading = threading.Lock()  # guards the next one
+        self._last: tuple[bytes, Blob] | None = None  # what was read last: its pieces are asked for one by one
+
+    def find(self, root: bytes) -> Lent | None:
+        """Return what may be on the disk under a root; None: nothing of this run is asked for."""
+        ledger = self._context.ledger
+        manifest = ledger.manifest
+        for audited in self._brought.opened_lately:
+            if audited.contribution.body == root:
+                count = len(group_sizes(manifest.exchange.codec, self._context.num_weights))
+                round_, digest = audited.audit.round, audited.audit.work.contribution
+                return _Kept(self, root, count, round_, digest)
+        oldest = min((audit.round for audit in ledger.reputation.audits.values()), default=ledger.round)
+        for base in range(ledger.round, max(0, oldest - 1 - MAX_AGE) - 1, -1):
+            if ledger.state_at(base) == root:
+                sizes = state_piece_sizes(self._context.num_weights, manifest.optimizer, manifest.exchange.local_steps)
+                return _Kept(self, root, len(sizes), base, b"")
+        return None
+
+    def read(self, kept: _Kept) -> Blob | None:
+        """Return what is kept; None: it is gone, or not what it should be."""
+        with self._reading:
+            if self._last is None or self._last[0] != kept.root:
+                try:
+                    blob = (
+                        self._body(kept)
+                        if kept.contribution
+                        else Blob.of(state_pieces(self._context.follower.snapshots.load(kept.round, kept.root)))
+                    )
+                except StorageError:  # it is gone: the auditor is told that it is not here
+                    blob = None
+                if blob is None or blob.root != kept.root:
+                    return None
+                self._last = kept.root, blob
+            return self._last[1]
+
+    def _body(self, kept: _Kept) -> Blob | None:
+        codec = self._context.manifest.exchange.codec
+        for one in self._context.bodies.read(kept.round):
+            if one.header.contribution.digest == kept.contribution:
+                return Blob.of(body_groups(codec, one.body, self._context.num_weights))
+        return None
 
 
 class Audits(Feature):

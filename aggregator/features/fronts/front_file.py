@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from manta_swarm.aggregator.written import read_written
+from manta_swarm.runtime.atomic_file import read_written
 
 FILE = "front.json"
 _MAX_BYTES, _MAX_POINTS = 1 << 20, 256

@@ -5,8 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from manta_swarm.aggregator.commit.committer import Committer, Event
-from manta_swarm.aggregator.commit.writing import Leading
+from manta_swarm.aggregator.commit.writing import Committer, Event, Leading
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.operators.contact import Contact

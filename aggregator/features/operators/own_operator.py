@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.features.operators.coming import Coming
-from manta_swarm.aggregator.features.operators.contributions import Contributions
+from manta_swarm.aggregator.features.operators.contributions import Contributions, Replayed, Replays, folded
+from manta_swarm.aggregator.features.operators.joining import Coming, take_states
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,
     MAX_PAGE_ENTRIES,
@@ -22,11 +22,9 @@ from manta_swarm.aggregator.features.operators.lending import (
     entries_bytes,
     entries_from,
 )
-from manta_swarm.aggregator.features.operators.replays import Replayed, Replays, folded
 from manta_swarm.aggregator.features.operators.store import MAX_BATCH_BYTES, Store
 from manta_swarm.aggregator.features.operators.verdicts import KeptVerdicts
 from manta_swarm.aggregator.follow.opening import put_state
-from manta_swarm.aggregator.follow.states_of_peers import take_states
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import timeouts

@@ -8,8 +8,8 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from manta_swarm.aggregator.features.operators.coming import STANDING
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
+from manta_swarm.aggregator.features.operators.joining import STANDING
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import manta_swarm.aggregator.commit.weights
-from manta_swarm.aggregator.commit.weights import Weights
+import manta_swarm.aggregator.commit.feed
+from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
@@ -82,13 +82,13 @@ def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play
 def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path / "aggregator", CONFIG)
     computed: list[int] = []
-    outcome = manta_swarm.aggregator.commit.weights.outcome
+    outcome = manta_swarm.aggregator.commit.feed.outcome
 
     def counted(*arguments: object) -> object:
         computed.append(1)
         return outcome(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(manta_swarm.aggregator.commit.weights, "outcome", counted)
+    monkeypatch.setattr(manta_swarm.aggregator.commit.feed, "outcome", counted)
 
     async def ask() -> None:
         known = Weights(run.log, run.bodies, NUM_WEIGHTS)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.states_of_peers import lacking, take_states
+from manta_swarm.aggregator.features.operators.joining import lacking, take_states
 from manta_swarm.automl.training.update import state_pieces
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore

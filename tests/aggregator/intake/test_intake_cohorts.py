@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.aggregator.intake.uploads import Upload
+from manta_swarm.aggregator.intake.bodies import Upload
 from manta_swarm.network.log_client import BodyPart, HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Stage

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.aggregator.intake.uploads import Uploads
+from manta_swarm.aggregator.intake.bodies import Uploads
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.records import Claim, Contribution, Header

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from manta_swarm.aggregator.local.cli import main
-from manta_swarm.aggregator.local.progress import Progress
 from manta_swarm.aggregator.local.report import (
     Fate,
     LedgerReport,
@@ -21,6 +20,7 @@ from manta_swarm.aggregator.local.report import (
     show,
 )
 from manta_swarm.aggregator.local.settings import Options, Settings, make_settings
+from manta_swarm.aggregator.local.swarm import Progress
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.cli import main
+from manta_swarm.aggregator.log.copies import verify as verify_export
 from manta_swarm.aggregator.log.credits import as_csv, as_json, as_lines, earned_by_account
-from manta_swarm.aggregator.log.exported import verify as verify_export
 from manta_swarm.aggregator.log.tiles import export
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.signing import Identity, peer_name

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log import copies
-from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy, web_copy
-from manta_swarm.aggregator.log.exported import Check, Shown, verify
+from manta_swarm.aggregator.log.copies import Check, FolderCopy, Shown, WebCopy, verify, web_copy
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.mirror import EVIDENCE, Known, Mirror, Opened, open_mirror
 from manta_swarm.aggregator.log.tiles import export

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.copies import verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tiles import export, verifier_keys
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed

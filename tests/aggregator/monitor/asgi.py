@@ -12,8 +12,7 @@ from urllib.parse import unquote
 from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor.answers import Answers
-from manta_swarm.aggregator.monitor.app import MonitorApp
-from manta_swarm.aggregator.monitor.files import StaticFile, load_files
+from manta_swarm.aggregator.monitor.app import MonitorApp, StaticFile, load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.aggregator.monitor.sight import Sight

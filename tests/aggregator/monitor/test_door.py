@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from manta_swarm.aggregator.monitor.listen_address import address_to_show, check_address, open_listener
-from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.monitor.settings import MonitorSection, address_to_show, check_address, open_listener
 from manta_swarm.protocol.errors import UserError
 
 

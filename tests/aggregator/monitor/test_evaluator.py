@@ -10,11 +10,9 @@ import torch
 from PIL import Image
 
 from manta_swarm.aggregator.follow.opening import OpenRun
-from manta_swarm.aggregator.monitor import drawing
 from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
-from manta_swarm.aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
-from manta_swarm.aggregator.monitor.quality import QUALITY, Evaluations, evenly
-from manta_swarm.aggregator.monitor.scenes import DrawnDisparities
+from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
+from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.automl.evaluation.held_out import evaluate
 from manta_swarm.automl.evaluation.quick_evaluation import quick_evaluation
@@ -194,6 +192,6 @@ def test_disparities_of_two_sizes_are_drawn_beside_the_truth() -> None:
 
 def test_colours_go_from_dark_to_bright() -> None:
     values = np.linspace(0, 10, 11, dtype=np.float32)[None]
-    with Image.open(io.BytesIO(drawing.coloured(values, 10.0, np.ones_like(values, dtype=bool)))) as image:
+    with Image.open(io.BytesIO(coloured_png(values, 10.0, np.ones_like(values, dtype=bool)))) as image:
         brightness = np.asarray(image.convert("L"), dtype=int)[0]
     assert (np.diff(brightness) > 0).all()

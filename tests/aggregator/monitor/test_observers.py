@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.log.contents import STATUS
-from manta_swarm.aggregator.monitor import beside
 from manta_swarm.aggregator.monitor import observers as module
-from manta_swarm.aggregator.monitor.beside import MonitorBeside
-from manta_swarm.aggregator.monitor.listen_address import MonitorSocket, check_address, open_listener
-from manta_swarm.aggregator.monitor.observers import Observers
-from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from manta_swarm.aggregator.monitor.observers import MonitorBeside, Observers
+from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, MonitorSocket, check_address, open_listener
 from manta_swarm.aggregator.monitor.shown import shown_final
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
 from manta_swarm.network.rates import Faults
@@ -184,7 +181,7 @@ def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def kept(_program: Program) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(beside, "keep", kept)
+    monkeypatch.setattr(observers, "keep", kept)
 
     async def story(listen_address: MonitorSocket) -> None:
         feature = MonitorBeside(tmp_path, USUAL, listen_address, None)

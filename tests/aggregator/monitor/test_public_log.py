@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from manta_swarm.aggregator.follow.opening import OpenRun
-from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.copies import verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tiles import export
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.follow.opening import OpenRun
-from manta_swarm.aggregator.monitor.files import INDEX, load_files
+from manta_swarm.aggregator.monitor.app import INDEX, load_files
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from tests.aggregator.monitor.asgi import LOCAL, Shown
 from tests.aggregator.real_run import PEERS

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from manta_swarm.aggregator.commit.timeline import KEPT, Timeline
-from manta_swarm.aggregator.monitor.watched import MAX_HEARD, Tally, Watched
+from manta_swarm.aggregator.monitor.observers import MAX_HEARD, Tally, Watched
 from manta_swarm.network.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused

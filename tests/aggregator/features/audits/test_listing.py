@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.features.audits.listing import verdicts_in
+from manta_swarm.aggregator.features.audits.facts import verdicts_in
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun

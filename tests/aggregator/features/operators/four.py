@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from manta_swarm.aggregator.commit.settling import Settling
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators import verdicts
 from manta_swarm.aggregator.features.operators.leader import Leader
@@ -15,7 +14,7 @@ from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
-from manta_swarm.aggregator.intake.waiting import Waiting
+from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.operators.coming import STANDING
+from manta_swarm.aggregator.features.operators.joining import STANDING
 from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey

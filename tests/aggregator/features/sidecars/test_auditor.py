@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.features.sidecars import sidecar as module
-from manta_swarm.aggregator.features.sidecars.auditor import Auditor
-from manta_swarm.aggregator.features.sidecars.keys import auditor_key, is_named
-from manta_swarm.aggregator.features.sidecars.sidecar import Sidecar
+from manta_swarm.aggregator.features.sidecars.sidecar import Auditor, Sidecar
+from manta_swarm.aggregator.settings.inviting import auditor_key, is_named
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules

@@ -10,8 +10,7 @@ from manta_swarm.aggregator.features.witness.entries import FOLDER, KeptEntries
 from manta_swarm.aggregator.features.witness.http import serving
 from manta_swarm.aggregator.features.witness.program import Witness
 from manta_swarm.aggregator.features.witness.rule import Rule
-from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy
-from manta_swarm.aggregator.log.exported import verify
+from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy, verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.moving import recover
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
