@@ -13,8 +13,8 @@ from manta_swarm.automl.data.names import UNKNOWN
 from manta_swarm.automl.evaluation.held_out import Quality, check_fit, measure
 from manta_swarm.automl.evaluation.held_out import evaluate as evaluate_subnets
 from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.export.description import presentation_of
 from manta_swarm.automl.export.opened import ExportedNetwork, open_exported
-from manta_swarm.automl.export.presentation import presentation_of
 from manta_swarm.automl.export.quantised import quantised
 from manta_swarm.automl.export.subnet import Subnet, provenance_of
 from manta_swarm.automl.export.subnet import cut as cut_out

@@ -7,11 +7,22 @@ import importlib
 
 import click
 
-_COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "calibrate", "export")
+# Each command in the order in which a person needs them, and the module that has it.
+_COMMANDS = {
+    "data": "data",
+    "split": "data",
+    "space": "space",
+    "train": "train",
+    "evaluate": "evaluate",
+    "profile": "profile",
+    "find": "find",
+    "calibrate": "export",
+    "export": "export",
+}
 
 
 class _Commands(click.Group):
-    """The modules of automl.commands, each with one command of its own name."""
+    """The commands in the modules of automl.commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which a person needs them."""
@@ -21,7 +32,7 @@ class _Commands(click.Group):
         """Import and return a command."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"manta_swarm.automl.commands.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"manta_swarm.automl.commands.{_COMMANDS[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

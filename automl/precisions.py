@@ -1,4 +1,4 @@
-"""What networks compute in, by name. No torch: ``automl.rounding`` makes it so."""
+"""What networks compute in, by name. No torch: ``automl.devices`` makes it so."""
 
 from manta_swarm.protocol.errors import UserError
 

@@ -45,7 +45,7 @@ from manta_swarm.automl.models.stereo import PlainStereo
 from manta_swarm.automl.models.supernet import draw
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
-from manta_swarm.automl.training.objective import classification_loss, stereo_loss
+from manta_swarm.automl.training.microbatches import classification_loss, stereo_loss
 from manta_swarm.automl.training.optimizers import is_matrix
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import recipe_for, usual

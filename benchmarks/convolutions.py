@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manta_swarm.automl.memory import keep_freed_memory
-from manta_swarm.automl.models.expansion import projected
-from manta_swarm.automl.models.gradients import doubled
+from manta_swarm.automl.environment import keep_freed_memory
+from manta_swarm.automl.models.gradients import convolved, doubled
 from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON
-from manta_swarm.automl.models.narrow import convolved
+from manta_swarm.automl.models.norms import projected
 
 _WARM_UP = 3
 _EXPANSIONS = ((32, 16, 64, 32, 64), (2, 32, 96, 160, 320), (2, 32, 192, 160, 320))  # batch, channels, expanded ones, height, width

@@ -1,4 +1,4 @@
-"""What the gradient of a depthwise convolution's weights costs: by torch alone, and three columns at a time (``automl.models.depthwise``).
+"""What the gradient of a depthwise convolution's weights costs: by torch alone, and three columns at a time (``automl.models.gradients``).
 
     .venv/bin/python benchmarks/depthwise.py [--batch 16] [--threads 1] [--times 9]
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manta_swarm.automl.memory import keep_freed_memory
-from manta_swarm.automl.models.depthwise import convolve
+from manta_swarm.automl.environment import keep_freed_memory
+from manta_swarm.automl.models.gradients import convolve
 
 _SHAPES = ((144, 32, 7), (144, 32, 5), (240, 16, 7), (240, 16, 5), (480, 8, 7), (480, 8, 5), (960, 4, 7), (960, 4, 5), (960, 7, 7))
 

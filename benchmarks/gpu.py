@@ -26,7 +26,7 @@ from workers import architectures_of, timed
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.graphs import CudaGraphs
+from manta_swarm.automl.devices import CudaGraphs
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.precisions import PRECISIONS
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named

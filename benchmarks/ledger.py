@@ -38,7 +38,7 @@ import results
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.exchange import MAX_COHORT, next_open_ms
 from manta_swarm.protocol.ledger import Ledger

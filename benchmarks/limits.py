@@ -50,7 +50,7 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     """Print what share of the time a worker computes at each limit."""
     import torch
 
-    from manta_swarm.automl.data.digits import digits
+    from manta_swarm.automl.data.catalog import digits
     from manta_swarm.automl.models.networks import build
     from manta_swarm.automl.spaces.space import TINY
     from manta_swarm.automl.training.microbatches import Microbatch

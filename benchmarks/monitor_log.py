@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest

@@ -34,8 +34,8 @@ import results
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.image_folder import is_held_out
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.private_folder import is_held_out
 from manta_swarm.automl.data.splitting import dirichlet_split, part_of
 from manta_swarm.automl.evaluation.held_out import evaluate, quality_report
 from manta_swarm.automl.models.networks import build

@@ -33,7 +33,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.models.stereo import PlainStereo
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import BASE, Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.objective import classification_loss, stereo_loss
+from manta_swarm.automl.training.microbatches import classification_loss, stereo_loss
 
 _NUM_RANDOM = 5
 _WARM_UP = 3

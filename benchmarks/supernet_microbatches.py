@@ -81,7 +81,7 @@ if __name__ == "__main__":
         parser.add_argument(number, type=int, metavar="MICROBATCHES" if number == "num_microbatches" else number.upper())
     given = vars(parser.parse_args())
     import_only_from_path()
-    memory = importlib.util.find_spec("manta_swarm.automl.memory") and importlib.import_module("manta_swarm.automl.memory")
+    memory = importlib.util.find_spec("manta_swarm.automl.environment") and importlib.import_module("manta_swarm.automl.environment")
     if memory:
         memory.keep_freed_memory()  # as the programs that train do
     main(**given)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import results
 import torch
 
-from manta_swarm.automl.memory import keep_freed_memory
+from manta_swarm.automl.environment import keep_freed_memory
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY
 from manta_swarm.automl.training.optimizers import own_step

@@ -85,7 +85,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
-        from manta_swarm.automl.memory import keep_freed_memory
+        from manta_swarm.automl.environment import keep_freed_memory
         from manta_swarm.peer.config import check_join, load_config
         from manta_swarm.runtime.console import Form, PrintingConsole
 

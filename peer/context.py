@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Commitment, LogClient
 from manta_swarm.network.rpc import OwnNode

@@ -15,9 +15,9 @@ from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.latency.table import TORCH, LatencyTable
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import self_test
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import BlobStore

@@ -13,8 +13,8 @@ from manta_swarm.aggregator.commit.feed import credit_word
 from manta_swarm.aggregator.features.audits.brought import Brought
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
 from manta_swarm.codec.outcome import outcome

@@ -16,7 +16,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.status import Quality
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.evaluation.held_out import QualityReport, quality_report
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.update import State, next_state, state_pieces
 from manta_swarm.codec.coding import Body
 from manta_swarm.codec.outcome import Outcome, outcome

@@ -14,7 +14,7 @@ from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, parse
 from manta_swarm.network.blobs import Blob

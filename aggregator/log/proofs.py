@@ -112,7 +112,7 @@ def _measure(manifest: Manifest) -> Measure:
     import torch  # here and not above: a file that proves nothing is told before they are loaded
 
     from manta_swarm.automl.models.networks import build
-    from manta_swarm.automl.training.training_spec import RunTrainingSpec
+    from manta_swarm.automl.training.coverage import RunTrainingSpec
 
     try:
         training_spec = RunTrainingSpec(manifest)

@@ -22,8 +22,7 @@ from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import STEREO, Dataset
-from manta_swarm.automl.evaluation.held_out import baseline
-from manta_swarm.automl.evaluation.quick_evaluation import quick_evaluation
+from manta_swarm.automl.evaluation.held_out import baseline, quick_evaluation
 from manta_swarm.automl.latency.profiler import core_ms
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import Architecture, space_named

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manta_swarm.aggregator.monitor.quality import Answer, PicturesIndex, Scene, Sheet, picture_name
 from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO, Dataset
-from manta_swarm.automl.evaluation.quick_evaluation import answers, some_held_out
+from manta_swarm.automl.evaluation.held_out import answers, some_held_out
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.protocol.errors import UserError

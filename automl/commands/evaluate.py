@@ -95,7 +95,7 @@ def evaluate(**arguments: Any) -> None:
             picked = None if options.architecture is None else chosen(options.architecture, space, options.search)
         with ending_at_ctrl_c():
             import manta_swarm.automl.api
-            import manta_swarm.automl.data.whole_folder  # noqa: F401 - they take seconds
+            import manta_swarm.automl.data.image_folder  # noqa: F401 - they take seconds
         use_threads(options.threads)
         for line in _export_lines(source, options) if is_export else _snapshot_lines(source, picked, data, options):
             click.echo(line)
@@ -219,7 +219,7 @@ def _whole(
     folder: Path, titles: Sequence[str], space: SearchSpace, kept_side: int | None, calibrating: "Dataset | None"
 ) -> "tuple[EvaluationSet, str]":
     """Return all of a folder as a test set, and what to say of it."""
-    from manta_swarm.automl.data.whole_folder import WholeFolder
+    from manta_swarm.automl.data.image_folder import WholeFolder
 
     if space.task == STEREO:
         raise UserError("--test-folder is for labelled images, and the network is for stereo: leave it out")

@@ -1,4 +1,4 @@
-"""manta-search export: a subnet of a snapshot as .pt2, .onnx and a folder for model hubs."""
+"""manta-search export and calibrate: a subnet as .pt2, .onnx and a folder for model hubs, and statistics that subnets need."""
 
 import re
 from collections.abc import Sequence
@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from manta_swarm.automl.commands import (
-    DATA,
-    DATA_ROOT,
-    FOLDER,
-    SEARCH,
-    SNAPSHOT,
-    THREADS,
-    checked_data,
-    clear_errors,
-    use_threads,
-)
-from manta_swarm.automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets, default_name
+from manta_swarm.automl.commands import DATA, DATA_ROOT, FOLDER, SEARCH, SNAPSHOT, THREADS, checked_data, clear_errors, use_threads
+from manta_swarm.automl.forms import ALL_FORMATS, FORMATS, INT8, MAX_STORED, check_licence, check_targets, default_name
 from manta_swarm.automl.spaces.choice import chosen
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.automl.training.snapshot_header import described
@@ -87,7 +77,7 @@ def export(**arguments: Any) -> None:
             raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
         with ending_at_ctrl_c():
             import manta_swarm.automl.api
-            import manta_swarm.automl.export.statistics  # noqa: F401 - they take seconds
+            import manta_swarm.automl.export.subnet  # noqa: F401 - they take seconds
         _write(options, picked, name, forms, data)
 
 
@@ -114,7 +104,7 @@ def _write(options: Options, picked: Architecture, name: str, forms: Sequence[st
         OwnFault: a file does not compute what the subnet computes.
     """
     from manta_swarm.automl import api
-    from manta_swarm.automl.export.statistics import statistics_path, stored_subnet
+    from manta_swarm.automl.export.subnet import statistics_path, stored_subnet
     from manta_swarm.automl.training.update import state_digest
 
     use_threads(options.threads)
@@ -135,7 +125,7 @@ def _write(options: Options, picked: Architecture, name: str, forms: Sequence[st
 
 def _keep(subnet: "Subnet", beside: Path) -> None:
     """Keep the statistics beside the snapshot, for who exports this subnet again; what is in the way there is said, and loses nothing."""
-    from manta_swarm.automl.export.statistics import add_statistics
+    from manta_swarm.automl.export.subnet import add_statistics
 
     try:
         add_statistics(beside, [subnet])
@@ -168,3 +158,38 @@ def _print(subnet: "Subnet") -> None:
         click.echo(f"  with 8 bits {metric_texts(description.int8.metrics)}; {times}")
     if description.provenance.ledger_root == UNKNOWN:
         click.echo("  no file of a ledger lies beside the snapshot: the export says that its root is unknown")
+
+
+@click.command()
+@SNAPSHOT
+@click.option("--arch", "architectures", multiple=True, metavar="ARCH", help="One more subnet; see manta-search export.")
+@SEARCH
+@DATA
+@DATA_ROOT
+@THREADS
+def calibrate(
+    snapshot: Path, architectures: tuple[str, ...], search: Path | None, data: str | None, data_root: Path | None, threads: int | None
+) -> None:
+    """Measure subnets' statistics and write them beside the snapshot. They are those of the largest, the smallest and any that are named.
+
+    Whoever has both files exports these subnets without the data: manta-search export --stored.
+    """
+    with clear_errors():
+        space, metadata = described(snapshot)
+        picked = list(dict.fromkeys([space.largest(), space.smallest(), *(chosen(text, space, search) for text in architectures)]))
+        if len(picked) > MAX_STORED:
+            raise UserError(f"{len(picked)} subnets, and beside a snapshot is place for {MAX_STORED}: give fewer --arch")
+        name = checked_data(metadata, data, data_root)
+        with ending_at_ctrl_c():
+            from manta_swarm.automl import api
+            from manta_swarm.automl.export.card import metric_texts
+            from manta_swarm.automl.export.subnet import add_statistics, statistics_path
+        use_threads(threads)
+        opened, dataset = api.open_snapshot(snapshot), api.load_dataset(name, data_root)
+        subnets = [api.cut(opened, architecture, dataset) for architecture in picked]
+        path = statistics_path(snapshot)
+        add_statistics(path, subnets)
+        for subnet in subnets:
+            description = subnet.description
+            click.echo(f"{description.architecture.id[:8]}  {metric_texts(description.metrics)}, {description.architecture.text}")
+        click.echo(f"statistics written to {path}")

@@ -23,13 +23,13 @@ from manta_swarm.automl.commands import (
     use_threads,
 )
 from manta_swarm.automl.commands.doors import AskedRun, Ways
+from manta_swarm.automl.environment import wait_asleep
 from manta_swarm.automl.files import write_whole
 from manta_swarm.automl.latency.table import Conditions, LatencyTable
 from manta_swarm.automl.precisions import FP32, PRECISIONS, check_device, check_precision
 from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Region, Weights, costs_of, wait_within
 from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort
 from manta_swarm.automl.spaces.space import SearchSpace
-from manta_swarm.automl.threads import wait_asleep
 from manta_swarm.automl.training.snapshot_header import described
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import sha256
@@ -38,9 +38,8 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 if TYPE_CHECKING:
     from manta_swarm.automl.data.dataset import Dataset
     from manta_swarm.automl.models.supernet import Supernet
-    from manta_swarm.automl.search.earlier import EarlierSearch
     from manta_swarm.automl.search.evaluators import Evaluator
-    from manta_swarm.automl.search.journal import Settings
+    from manta_swarm.automl.search.journal import EarlierSearch, Settings
     from manta_swarm.automl.search.search import Found, Strategy
 
 OPTIONS = {each.name: each.option for each in (Latency, Macs, Weights)}
@@ -167,8 +166,8 @@ def _load() -> None:
     """Import what takes seconds, while there is nothing to clean up."""
     with ending_at_ctrl_c():
         import manta_swarm.automl.opening
-        import manta_swarm.automl.search.earlier
         import manta_swarm.automl.search.evaluators
+        import manta_swarm.automl.search.journal
         import manta_swarm.automl.search.processes
         import manta_swarm.automl.search.report  # noqa: F401
 
@@ -247,7 +246,7 @@ def _find(options: Options, folder: Path, limits: Mapping[str, float], table: La
     Raises:
         UserError: the snapshot, the data, the limits or what there is in the folder do not fit.
     """
-    from manta_swarm.automl.search.earlier import EarlierSearch
+    from manta_swarm.automl.search.journal import EarlierSearch
     from manta_swarm.automl.search.search import Strategy, default_predictor
 
     task = _opened(options, limits, table, members)
@@ -297,8 +296,8 @@ def _opened(options: Options, limits: Mapping[str, float], table: LatencyTable |
 @contextlib.contextmanager
 def _evaluator(task: _Task, options: Options, members: AskedRun | None, earlier: "EarlierSearch | None") -> "Iterator[Evaluator]":
     """Yield who measures: a run's members, this process, or several of this computer; what an earlier search knows, nobody."""
-    from manta_swarm.automl.search.earlier import Recalling
     from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator, MembersEvaluator
+    from manta_swarm.automl.search.journal import Recalling
     from manta_swarm.automl.search.process import command
     from manta_swarm.automl.search.processes import ProcessEvaluator
 

@@ -119,7 +119,7 @@ def train(**arguments: Any) -> None:
             import rich.progress  # noqa: F401 - before the signals are its own, as the others
 
             import manta_swarm.automl.data.catalog
-            import manta_swarm.automl.graphs
+            import manta_swarm.automl.devices
             import manta_swarm.automl.training.trainer  # noqa: F401 - they take seconds
         _train(options)
 
@@ -169,9 +169,9 @@ def _train(options: Options) -> None:
         UserError: the data, or what there is in the folder, do not fit.
     """
     from manta_swarm.automl.data.catalog import load_dataset
+    from manta_swarm.automl.devices import CudaGraphs
+    from manta_swarm.automl.environment import keep_freed_memory
     from manta_swarm.automl.evaluation.held_out import check_fit
-    from manta_swarm.automl.graphs import CudaGraphs
-    from manta_swarm.automl.memory import keep_freed_memory
     from manta_swarm.automl.opening import checked_device
     from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 

@@ -1,15 +1,25 @@
-"""Labelled images of one's own: a folder for each class, or train/ and test/ (or val/) with a folder for each class."""
+"""Labelled images of one's own, a folder for each class: as a data set, as images that stay with their owner, or as one long test set.
 
-from collections.abc import Iterator
+Images that stay with their owner lie in a folder for each class that there are images of, named as the run names its classes. What a
+class's label is, whether there are colours and whether images are mirrored is the run's choice and follows from no image. A fifth is held
+out, image by image, by its own digest: it stays held out whatever images are added later, and copies of an image are on one side.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from manta_swarm.automl.data.images import ImageDataset, Indices, held_out_fifth
+from manta_swarm.automl.data.dataset import ALL, CLASSIFICATION, Batch, EvaluationSet
+from manta_swarm.automl.data.images import ImageDataset, Indices, held_out_fifth, resize
 from manta_swarm.automl.data.names import DEFAULT_SIDE
 from manta_swarm.automl.data.pictures import read_picture
-from manta_swarm.automl.data.scaling import Pixels
-from manta_swarm.automl.data.sizes import has_colours, of_one_size, side_of, squares
+from manta_swarm.automl.data.scaling import Pixels, has_colours, of_one_size, rescale_pixels, side_of, squares
+from manta_swarm.automl.data.shards.reading import in_threads, one_ahead
 from manta_swarm.protocol.errors import UserError
 
 _WHITE = 255
@@ -17,6 +27,10 @@ _TRAIN = "train"
 _HELD_OUT = ("test", "val")
 
 ClassFiles = dict[str, list[Path]]  # of each class, its files; both in the order of their names
+
+PRIVATE_NAME = "private"
+_HELD_OUT_OF = 5  # one image of so many
+_SHOWN = 12  # names of classes in a message
 
 
 def image_folder(name: str, folder: Path, side: int = DEFAULT_SIDE) -> ImageDataset:
@@ -113,3 +127,134 @@ def _labels(files: ClassFiles) -> Indices:
 
 def _count(files: ClassFiles) -> int:
     return sum(map(len, files.values()))
+
+
+def private_folder(folder: Path, classes: Sequence[str], *, channels: int, side: int, mirrored: bool, least: int) -> ImageDataset:
+    """Return the images of a folder under the labels of ``classes``, the folders' names in the order of their labels.
+
+    Some classes may be missing. Nothing may be held out of a few images: then there is nothing to measure by.
+
+    Args:
+        folder: with a folder for each class that there are images of.
+        classes: the run's, at least two.
+        channels: 1 (grey) or 3 (RGB) of what the run's networks are fed.
+        side: no image is kept larger.
+        mirrored: whether training mirrors images.
+        least: images to train with that there have to be.
+
+    Raises:
+        UserError: no folder, one that is no class or empty, a file that is no image, colours in a run of grey images, or too few images.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: put the images there, in a folder for each class")
+    files = _by_label(folder, classes)
+    pictures = squares(_pictures_of(files, channels), sum(map(len, files.values())), side, str(folder))
+    held_out = np.array([is_held_out(picture) for picture in pictures], dtype=bool)
+    labels = np.repeat([classes.index(name) for name in files], [len(paths) for paths in files.values()]).astype(np.int64)
+    num_train = len(labels) - int(held_out.sum())
+    if num_train < least:
+        raise UserError(
+            f"{folder} has {num_train} images to train with, beside {len(labels) - num_train} that are held out to measure by; "
+            f"a microbatch of this run has {least}: add images"
+        )
+    images = of_one_size(pictures, side_of(pictures), channels)
+    parts = (images[~held_out], labels[~held_out], images[held_out], labels[held_out])
+    return ImageDataset(PRIVATE_NAME, _WHITE, len(classes), *parts, flips=mirrored, names=tuple(classes))
+
+
+def _by_label(folder: Path, classes: Sequence[str]) -> ClassFiles:
+    """Return the files of the classes that are there, in the order of the labels, by the run's names of them."""
+    found = {unicodedata.normalize("NFC", name): paths for name, paths in class_files(folder, least=1).items()}  # macOS writes them apart
+    unknown = sorted(found.keys() - set(classes))
+    if unknown:
+        named = ", ".join(classes[:_SHOWN]) + (f" and {len(classes) - _SHOWN} more" if len(classes) > _SHOWN else "")
+        raise UserError(f"{folder / unknown[0]} is no class of this run, which has {named}: rename the folder, or move it away")
+    return {name: found[name] for name in classes if name in found}
+
+
+def _pictures_of(files: ClassFiles, channels: int) -> Iterator[Pixels]:
+    for paths in files.values():
+        for path in paths:
+            picture = read_picture(path)
+            if picture.ndim == 3 and channels == 1:
+                raise UserError(f"{path} has colours, and the networks of this run see grey images: save it in grey, or remove it")
+            yield picture
+
+
+def is_held_out(picture: Pixels) -> bool:
+    """Return whether a picture, as it is kept, is one that its owner measures by and never trains on: one in five, by its digest."""
+    return int.from_bytes(hashlib.sha256(np.ascontiguousarray(picture).data).digest()[:8], "big") % _HELD_OUT_OF == 0
+
+
+class WholeFolder:
+    """Labelled images, none of which is held back. An EvaluationSet (automl.data.dataset)."""
+
+    def __init__(
+        self, folder: Path, titles: Sequence[str], channels: int, kept_side: int | None, calibrating: EvaluationSet | None = None
+    ) -> None:
+        """Look at what there is in ``folder``, with a folder for each class that there are images of.
+
+        Args:
+            folder: the folder.
+            titles: what a network calls its classes, in the order of their labels.
+            channels: 1 (grey) or 3 (RGB) of what the network is fed.
+            kept_side: the side that pictures were brought to before all else where it was trained; None: they were not.
+            calibrating: has the training images that statistics are measured on, if they are.
+
+        Raises:
+            UserError: no folder, or one of no class of the network.
+        """
+        if not folder.is_dir():
+            raise UserError(f"{folder} is no folder: name one with a folder for each class in it")
+        files = class_files(folder, least=1)
+        unknown = sorted(files.keys() - set(titles))
+        if unknown:
+            some = ", ".join(titles[:5]) + (", ..." if len(titles) > 5 else "")
+            raise UserError(f"{folder / unknown[0]} is no class of the network, which has {some}: rename the folder, or move it away")
+        self.folder = folder
+        self._files = [(path, titles.index(name)) for name, paths in files.items() for path in paths]
+        self._channels = channels
+        self._kept_side = kept_side
+        self._calibrating = calibrating
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def task(self) -> str:
+        """Classification."""
+        return CLASSIFICATION
+
+    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
+        """Yield training images of the set that is there to calibrate with."""
+        if self._calibrating is None:
+            raise ValueError("there are no training images to calibrate with")
+        return self._calibrating.calibration_batches(resolution, batch, limit)
+
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
+        """Yield all images; there are no parts.
+
+        Raises:
+            UserError: when it is its turn: a file is no image, or has colours that the network does not see.
+        """
+        if part != ALL:
+            raise ValueError(f"a whole folder has no part {part!r}")
+        starts = range(0, len(self._files), every * batch)
+        return one_ahead(self._batch(self._files[start : start + batch], resolution) for start in starts)
+
+    def _batch(self, files: Sequence[tuple[Path, int]], resolution: int) -> Batch:
+        images = list(in_threads(lambda file: self._image(file[0], resolution), files))
+        return Batch(torch.stack(images), torch.tensor([label for _, label in files], dtype=torch.int64))
+
+    def _image(self, path: Path, resolution: int) -> Tensor:
+        picture = read_picture(path)
+        if picture.ndim == 3 and self._channels == 1:
+            raise UserError(f"{path} has colours, and the network sees grey images: save it in grey, or remove it")
+        rows, columns = picture.shape[:2]
+        side = min(rows, columns)
+        top, left = (rows - side) // 2, (columns - side) // 2
+        square = picture[top : top + side, left : left + side]
+        planes = square.transpose(2, 0, 1) if square.ndim == 3 else np.repeat(square[None], self._channels, axis=0)
+        if self._kept_side is not None and side != self._kept_side:
+            planes = rescale_pixels(planes[None], self._kept_side, self._kept_side)[0]
+        return resize(planes[None], _WHITE, resolution)[0]

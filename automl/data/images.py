@@ -12,9 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.data.augmentation import augment, jitter_tables, mirrored
 from manta_swarm.automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
-from manta_swarm.automl.data.preparing import prepare
+from manta_swarm.automl.data.preparing import augment, jitter_tables, mirrored, prepare
 from manta_swarm.automl.data.scaling import Pixels, rescale
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.signing import Digest

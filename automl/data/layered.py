@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from manta_swarm.automl.data.augmentation import Integers, below, words
 from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.preparing import Integers, below, words
 from manta_swarm.automl.data.scaling import Pixels, rescale_pixels
 from manta_swarm.automl.data.views import Pair, StereoDataset
 

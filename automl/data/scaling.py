@@ -1,13 +1,18 @@
-"""Pixels brought to another size, exactly: integer weights, integer sums that are the same in whatever order, the one division last.
+"""Pixels brought to another size, exactly, by integers alone; and pictures of all sizes brought to one, so that a set is an array.
 
-An axis that shrinks is averaged over boxes (an area filter), one that grows is interpolated (bilinear, half-pixel centres). Each new pixel
-is made of few old ones, its taps; nothing else is multiplied. All of it is numpy in the calling thread.
+Weights are integers, sums are of integers and the same in whatever order, and the one division comes last. An axis that shrinks is averaged
+over boxes (an area filter), one that grows is interpolated (bilinear, half-pixel centres). Each new pixel is made of few old ones, its
+taps; nothing else is multiplied. All of it is numpy in the calling thread.
 
 Shapes: N images, C channels, H and W before, R and S rows and columns after, T taps of each new row or column,
 M some of the planes, which are the channels of all images.
+
+Of a picture that is to have the size of others the centre square is taken, and rescaled.
+
+Shapes there: N pictures, C channels, S the side.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -16,12 +21,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from manta_swarm.protocol.errors import UserError
+
 Pixels = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int32 | np.int64]
 Value = TypeVar("Value", bound=np.generic)
 
 _MAX_LEVEL = 255
 _PIXELS = 1 << 16  # at a time: their sums stay in the cache
+
+MAX_BYTES = 8 << 30
+_JUDGED_AFTER = 100  # pictures: then their mean size says whether the set will fit
 
 
 class Axis(NamedTuple):
@@ -95,3 +105,61 @@ def axis_of(size: int, target: int) -> Axis:
     low, part = np.divmod(np.maximum((2 * new + 1) * size - target, 0), unit)  # the position in the source, in parts of ``unit``
     places = np.minimum(np.stack([low, low + 1]), size - 1)
     return Axis(places.astype(np.intp), np.stack([unit - part, part]), unit)
+
+
+def squares(pictures: Iterable[Pixels], count: int, side: int, name: str) -> list[Pixels]:
+    """Return the centre square of each of ``count`` pictures, (H, W) or (H, W, 3), scaled down to ``side`` if it is larger.
+
+    Raises:
+        UserError: the set ``name`` would take more than ``MAX_BYTES``.
+    """
+    kept: list[Pixels] = []
+    size_bytes = 0
+    for picture in pictures:
+        kept.append(_square(picture, side))
+        size_bytes += kept[-1].nbytes
+        if len(kept) >= min(_JUDGED_AFTER, count) and size_bytes / len(kept) * count > MAX_BYTES:
+            gib = size_bytes / len(kept) * count / 2**30
+            raise UserError(
+                f"{name} would take {gib:.0f} GiB of memory with images of {side} pixels: keep them smaller (at most "
+                f"{MAX_BYTES >> 30} GiB), for 64 pixels by calling it {name}-64px"
+            )
+    return kept
+
+
+def side_of(pictures: list[Pixels]) -> int:
+    """Return the median side of some squares: few are enlarged, and no odd one decides for all."""
+    sides = sorted(len(picture) for picture in pictures)
+    return sides[len(sides) // 2]
+
+
+def has_colours(pictures: Iterable[Pixels]) -> bool:
+    """Return whether any of the pictures has."""
+    return any(picture.ndim == 3 for picture in pictures)
+
+
+def of_one_size(pictures: list[Pixels], side: int, channels: int) -> Pixels:
+    """Return squares as one array (N, C, S, S); the list is empty afterwards, so that the set is in memory only once."""
+    images = np.empty((len(pictures), channels, side, side), dtype=np.uint8)
+    for place in reversed(range(len(pictures))):
+        images[place] = _scaled(_channels_first(pictures.pop()), side)
+    return images
+
+
+def _square(picture: Pixels, side: int) -> Pixels:
+    rows, columns = picture.shape[:2]
+    shorter = min(rows, columns)
+    top, left = (rows - shorter) // 2, (columns - shorter) // 2
+    centre = picture[top : top + shorter, left : left + shorter]
+    if shorter <= side:
+        return centre.copy()
+    scaled = _scaled(_channels_first(centre), side)
+    return scaled[0] if picture.ndim == 2 else scaled.transpose(1, 2, 0).copy()
+
+
+def _channels_first(picture: Pixels) -> Pixels:
+    return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
+
+
+def _scaled(planes_CHW: Pixels, side: int) -> Pixels:
+    return planes_CHW if planes_CHW.shape[1] == side else rescale_pixels(planes_CHW[None], side, side)[0]

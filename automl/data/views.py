@@ -18,9 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.data.augmentation import Integers, around, below, tone_tables, words
 from manta_swarm.automl.data.dataset import ALL, STEREO, WINDOWS, Batch, Preparation, calibration_indices, part_indices
-from manta_swarm.automl.data.preparing import ROWS, prepare
+from manta_swarm.automl.data.preparing import ROWS, Integers, around, below, prepare, tone_tables, words
 from manta_swarm.automl.data.scaling import Pixels
 from manta_swarm.protocol.encoding import Value, encode
 from manta_swarm.protocol.signing import Digest, sha256

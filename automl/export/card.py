@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 
 from manta_swarm.automl.data.dataset import STEREO
-from manta_swarm.automl.data.names import OWN_IMAGES, OWN_PAIRS, SHARDS
-from manta_swarm.automl.export.description import LOCAL, UNKNOWN, Description
+from manta_swarm.automl.data.names import OWN_IMAGES, OWN_PAIRS, SHARDS, UNKNOWN
+from manta_swarm.automl.export.description import LOCAL, Description
 
 _PIPELINES = {"classification": "image-classification", "stereo": "depth-estimation"}
 _METRICS = {

@@ -1,7 +1,10 @@
-"""What an exported network is, where it comes from and how good it is: the JSON that every exported file carries.
+"""What an exported network is, where it comes from, how good it is, and how a picture becomes its input: the JSON in every exported file.
 
 One value, the same in a ``.pt2``, an ``.onnx`` and a folder's ``config.json``. What follows from the supernet's name and the architecture
 (inputs, outputs, cost) is in it for readers that do not have this code; on reading it is computed again and compared.
+
+How a picture becomes an input, what the classes are called, and under which licences all is, is there for those who feed a network without
+this code. Exports of the first version tell none of it. Words follow those that model hubs use, where there are such words.
 """
 
 import json
@@ -11,20 +14,105 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import cast
 
-from manta_swarm.automl.data.dataset import TEST
-from manta_swarm.automl.export.presentation import Presentation
+from manta_swarm.automl.data.dataset import CLASSIFICATION, CROPS, TEST, Dataset, Preparation
+from manta_swarm.automl.data.names import UNKNOWN, licence_of
+from manta_swarm.automl.forms import check_licence
 from manta_swarm.automl.spaces.cost import macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
 from manta_swarm.protocol.errors import UserError
 
+MAX_TITLE = 100  # characters of a class's name
+_MAX_SIDE = 1 << 14
+_MAX_WHITE = 255
+_RESAMPLING = {"smaller": "area", "larger": "bilinear"}  # automl.data.scaling
+_UNPRINTABLE = "?"
+
 FORMAT = "manta/network/v1"
 MAX_BYTES = 512 << 10  # most of it names of classes, where there are thousands
-UNKNOWN = "unknown"
 LOCAL = "local"  # the run of a training without a swarm
 
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,._:+/-]{0,149}")
 _METRICS = {"classification": ("accuracy",), "stereo": ("epe", "d1", "bad3")}
 _MODEL_TYPES = {"classification": "manta-classifier", "stereo": "manta-stereo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """How a network is fed and read, and what may be done with it."""
+
+    preparation: Preparation
+    class_titles: tuple[str, ...]  # in the order of the output; stereo: none
+    licence: str  # of the network
+    dataset_licence: str
+
+    def value(self, channels: int) -> dict[str, object]:
+        """Return it as the JSON value that a network of so many image channels tells."""
+        preparation = self.preparation
+        told: dict[str, object] = {
+            "preprocessing": {
+                "crop": preparation.crop,
+                "kept_side": preparation.kept_side,
+                "resampling": _RESAMPLING,
+                "divide_by": preparation.white,
+                "image_mean": [0.0] * channels,  # nothing is subtracted: the networks take values from 0 to 1
+                "image_std": [1.0] * channels,
+            },
+            "licences": {"network": self.licence, "dataset": self.dataset_licence},
+        }
+        titles = {str(label): title for label, title in enumerate(self.class_titles)}
+        return {**told, "id2label": titles} if titles else told
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Mapping[str, object]], task: str, num_classes: int) -> "Presentation | None":
+        """Return what a description's JSON tells; None if it tells nothing. Whoever calls it compares what ``value`` says again.
+
+        Raises:
+            ValueError: it tells something else, or of a network of another task.
+        """
+        if not {"preprocessing", "licences", "id2label"} & fields.keys():
+            return None
+        told, licences = fields["preprocessing"], fields["licences"]
+        titles = tuple(map(_title, fields["id2label"].values())) if task == CLASSIFICATION else ()
+        if told["crop"] != CROPS[task] or len(titles) != num_classes:
+            raise ValueError("it is cut in a way that this task's inputs are not, or has other classes than its network")
+        side = None if told["kept_side"] is None else _positive(told["kept_side"], _MAX_SIDE)
+        preparation = Preparation(CROPS[task], _positive(told["divide_by"], _MAX_WHITE), side)
+        return cls(preparation, titles, *(_licence(licences[name]) for name in ("network", "dataset")))
+
+
+def presentation_of(dataset: Dataset, licence: str = UNKNOWN, dataset_licence: str | None = None) -> Presentation:
+    """Return how a network for ``dataset`` is presented; the set's licence is the one that it tells itself, unless one is given."""
+    return Presentation(
+        preparation=dataset.preparation,
+        class_titles=tuple(map(_shown_title, dataset.class_titles)),
+        licence=licence,
+        dataset_licence=dataset_licence or licence_of(dataset.name),
+    )
+
+
+def _shown_title(title: str) -> str:
+    """Return a class's name, which may be a stranger's folder, as a text that can be shown anywhere."""
+    shown = "".join(letter if letter.isprintable() else _UNPRINTABLE for letter in title)
+    return shown[:MAX_TITLE] or _UNPRINTABLE
+
+
+def _title(value: object) -> str:
+    if not isinstance(value, str) or value != _shown_title(value):
+        raise ValueError("the name of a class is too long, or cannot be shown")
+    return value
+
+
+def _licence(value: object) -> str:
+    try:
+        return check_licence(cast("str", value))
+    except UserError as error:
+        raise ValueError("a licence in it is none") from error
+
+
+def _positive(value: object, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError("a side or a level in it is no whole number above zero, or too large")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,29 +264,29 @@ def _text_of(value: dict[str, object], name: str) -> str:
 def _parsed(value: object) -> Description:
     """Read what does not follow from anything else; the caller compares the rest."""
     fields = cast("dict[str, dict[str, object]]", value)
-    space = space_named(_printable(fields["supernet"]))
+    space = space_named(_checked_text(fields["supernet"]))
     architecture = Architecture.parse(cast("str", fields["architecture"]["text"]), space)
     metrics, provenance = fields["metrics"], fields["provenance"]
     return Description(
         supernet=space.name,
         architecture=architecture,
         provenance=Provenance(
-            run=_printable(provenance["run"]),
-            round=_count(provenance["round"]),
-            state=_printable(provenance["state"]),
-            ledger_root=_printable(provenance["ledger_root"]),
-            ledger_size=_count(provenance["ledger_size"]),
+            run=_checked_text(provenance["run"]),
+            round=_checked_count(provenance["round"]),
+            state=_checked_text(provenance["state"]),
+            ledger_root=_checked_text(provenance["ledger_root"]),
+            ledger_size=_checked_count(provenance["ledger_size"]),
         ),
-        dataset=_printable(fields["dataset"]["name"]),
-        dataset_digest=_printable(fields["dataset"]["digest"]),
-        calibration_samples=_count(fields["calibration_samples"]),
-        test_samples=_count(metrics["samples"]),
+        dataset=_checked_text(fields["dataset"]["name"]),
+        dataset_digest=_checked_text(fields["dataset"]["digest"]),
+        calibration_samples=_checked_count(fields["calibration_samples"]),
+        test_samples=_checked_count(metrics["samples"]),
         metrics={name: _finite(metrics[name]) for name in _METRICS[space.task]},
-        made_with=_printable(fields["made_with"]),
+        made_with=_checked_text(fields["made_with"]),
         presentation=Presentation.parse(fields, space.task, space.num_classes),
         int8=_int8(fields["int8"], _METRICS[space.task]) if "int8" in fields else None,
         is_int8="int8" in fields and "numbers" in fields,
-        weights={_printable(name): _printable(digest) for name, digest in fields.get("weights", {}).items()},
+        weights={_checked_text(name): _checked_text(digest) for name, digest in fields.get("weights", {}).items()},
     )
 
 
@@ -206,14 +294,14 @@ def _int8(value: Mapping[str, object], metrics: Sequence[str]) -> Int8:
     measured = cast("dict[str, dict[str, object]]", value)
     latency = measured["latency"]
     return Int8(
-        calibration_samples=_count(measured["calibration_samples"]),
+        calibration_samples=_checked_count(measured["calibration_samples"]),
         metrics={name: _finite(measured["metrics"][name]) for name in metrics},
         latency=Latency(
             fp32_ms=_finite(latency["fp32_ms"]),
             int8_ms=_finite(latency["int8_ms"]),
-            threads=_count(latency["threads"]),
-            device=_printable(latency["device"]),
-            runtime=_printable(latency["runtime"]),
+            threads=_checked_count(latency["threads"]),
+            device=_checked_text(latency["device"]),
+            runtime=_checked_text(latency["runtime"]),
         ),
     )
 
@@ -223,13 +311,13 @@ def plain_text(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9 ,._:+/-]+", " ", text).strip(" ,._:+/-")[:150] or UNKNOWN
 
 
-def _printable(value: object) -> str:
+def _checked_text(value: object) -> str:
     if not isinstance(value, str) or _TEXT.fullmatch(value) is None:
         raise ValueError("a text in it is too long, or has characters that it may not have")
     return value
 
 
-def _count(value: object) -> int:
+def _checked_count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError("a count in it is no whole number")
     return value

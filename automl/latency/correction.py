@@ -1,4 +1,4 @@
-"""The correction of a latency table: from sums over layers that ran alone to whole networks, and how far off it is. Pure.
+"""The correction of a latency table: from sums over layers that ran alone to whole networks, and how alike two rankings are. Pure.
 
 A layer alone finds its weights in the caches, and pays for its call; in a network it is otherwise, for all layers in much the same way.
 """
@@ -10,12 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
-from manta_swarm.automl.ranks import rank_correlation
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 Values = npt.NDArray[np.float64]
 
 _UNKNOWN = Accuracy(1, 1, 0.0, 0.0, 0.0)
+
+
+def rank_correlation(one_N: Values, other_N: Values) -> float:
+    """Return Spearman's rank correlation, -1 to 1; 0 of fewer than two values, or where all of one side are equal: nothing is ranked."""
+    if len(one_N) < 2 or np.ptp(one_N) == 0.0 or np.ptp(other_N) == 0.0:
+        return 0.0
+    from scipy.stats import spearmanr  # takes longer to load than all else of a program that ranks nothing
+
+    return float(np.clip(spearmanr(one_N, other_N).statistic, -1.0, 1.0))  # which rounding can leave
 
 
 def fitted_table(

@@ -1,4 +1,4 @@
-"""Plain layers and whole networks as ONNX.
+"""Layers and whole networks as ONNX graphs, run by onnxruntime, and how long each takes.
 
 Layers are written node by node: torch's exporter takes seconds for each, and a space has hundreds of them. They have the operations that
 the exporter finds, and compute the same (``tests/automl/latency/test_sessions.py``).
@@ -8,21 +8,28 @@ the units' inputs as further outputs. Between these the layers of any network ar
 the batch, which is fixed.
 
 Shapes: B batch, C channels, H and W height and width.
+
+Sessions of onnxruntime share their memory and rest after each run, so that one does not disturb the next.
 """
 
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from manta_swarm.automl.export.onnx import IR_VERSION, OPSET, exported_model, package
-from manta_swarm.automl.models.networks import deployed
-from manta_swarm.automl.spaces.space import SearchSpace
+from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
+from manta_swarm.automl.latency.visits import Effort, Stopwatch, Subject, Told
+from manta_swarm.automl.models.networks import deployed, plain_network
+from manta_swarm.automl.models.supernet import plain_layer
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import OwnFault
 
 _ELEMENTWISE: dict[Any, tuple[str, dict[str, float]]] = {
@@ -35,6 +42,10 @@ _ELEMENTWISE: dict[Any, tuple[str, dict[str, float]]] = {
 _OVER_THE_MAP = ((2, 3),)  # what is left of a mean's arguments, and its others
 _KEPT = {"keepdim": True}
 _SAME = ("contiguous",)  # methods that change no number
+
+Shape = tuple[int, ...]
+
+_LEAST = 0.05  # of the time of a part that is computed, whatever its call takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +114,6 @@ def _translated(module: nn.Module) -> tuple[str, dict[str, Any], dict[str, torch
         attributes = {"strides": module.stride, "pads": pads, "group": module.groups, "dilations": module.dilation}
         return "Conv", attributes, {"weight": module.weight} | ({} if module.bias is None else {"bias": module.bias})
     raise OwnFault(f"nobody has said what {type(module).__name__} of a layer is in ONNX; measure with --runtime torch")
-
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +211,96 @@ class _WithoutUnits(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         self._exchange.made, self._exchange.read = iter(inputs[self._num_images :]), []
         return self._network(*inputs[: self._num_images]), *self._exchange.read
+
+
+def version() -> str:
+    """Return the version of onnxruntime."""
+    return str(package("onnxruntime").__version__)
+
+
+def median_ms(space: SearchSpace, subjects: Sequence[Part | Architecture], batch: int, effort: Effort, told: Told) -> list[float]:
+    """Return the milliseconds of one run of each subject, on the CPU in fp32 with as many threads as torch has.
+
+    What a call takes that computes nothing is taken off those of parts: a network is called once, not layer by layer.
+
+    Raises:
+        UserError: a package for ONNX is missing.
+    """
+    inputs: dict[Shape, npt.NDArray[np.float32]] = {}  # shared, for they would fill the memory
+    models = Models(space, batch)
+    made = [models.of(subject) for subject in subjects]
+    for shape in (shape for _, shapes in made for shape in shapes):
+        if shape not in inputs:
+            inputs[shape] = torch.rand(shape, generator=models.generator).numpy()
+    runs = [_run(model, [inputs[shape] for shape in shapes]) for model, shapes in made]
+    nothing = _run(layer_model(nn.Sequential(), (1, 1, 1)), [np.zeros((1, 1, 1, 1), np.float32)])
+    *times_ms, call_ms = Stopwatch().median_ms([*runs, nothing], effort, told)
+    return [
+        time_ms if isinstance(subject, Architecture) else max(time_ms - call_ms, _LEAST * time_ms)
+        for subject, time_ms in zip(subjects, times_ms, strict=True)
+    ]
+
+
+class Models:
+    """Makes ONNX models with random weights."""
+
+    def __init__(self, space: SearchSpace, batch: int) -> None:
+        self._space = space
+        self._batch = batch
+        self._rests: dict[FixedPart, Rest] = {}
+        self.generator = torch.Generator().manual_seed(0)
+
+    @torch.no_grad()
+    def of(self, subject: Part | Architecture) -> tuple[Any, list[Shape]]:
+        """Return the model of a subject and the shapes of its inputs."""
+        if isinstance(subject, LayerPart):
+            layer, shape = plain_layer(subject.shape, subject.layer).eval(), subject.shape
+            draw(layer, self.generator)
+            of_one = (shape.channels_in, subject.height, subject.width)
+            return layer_model(layer, of_one), [(self._batch * shape.views, *of_one)]
+        if isinstance(subject, FixedPart):
+            rest = self._rest(subject)
+            return rest.alone(), rest.image_shapes + rest.unit_shapes
+        rest = self._rest(FixedPart(subject.resolution, self._space.widths_of(subject)[-1]))
+        network = plain_network(self._space, subject)
+        draw(network, self.generator)
+        return rest.with_units(list(network.units)), rest.image_shapes  # type: ignore[arg-type]
+
+    def _rest(self, part: FixedPart) -> Rest:
+        if part not in self._rests:
+            network = plain_network(self._space, fixed_of(self._space, part))
+            draw(network, self.generator)
+            self._rests[part] = rest_of(self._space, network, part.resolution, self._batch)
+        return self._rests[part]
+
+
+def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Subject:
+    onnxruntime = package("onnxruntime")
+    _share_memory()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # its errors are raised as well
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    named = {each.name: values for each, values in zip(session.get_inputs(), inputs, strict=True)}
+    return _Session(session, named)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A model that onnxruntime runs on the same inputs each time."""
+
+    session: Any
+    inputs: dict[str, npt.NDArray[np.float32]]
+
+    def run(self) -> object:
+        return self.session.run(None, self.inputs)
+
+
+@functools.cache
+def _share_memory() -> None:
+    """Let the sessions that wish so take their memory from one arena: hundreds of them would each keep as much as they ever needed."""
+    onnxruntime = package("onnxruntime")
+    kind = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
+    onnxruntime.create_and_register_allocator(kind, None)

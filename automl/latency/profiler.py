@@ -1,8 +1,8 @@
 """Measures a latency table: every layer of a search space alone, what every network has besides, and some whole networks to check by.
 
 Layers run at the shapes that they have in a network. Those of one shape are measured once: in a unit, all but the first. What a network has
-besides its layers is a network whose layers hand on what they once made. Measured is by torch, here, in the memory layout channels_last:
-in its eager mode, or on a GPU in CUDA graphs; and by onnxruntime (``automl.latency.sessions``), with graphs like those that are exported.
+besides its layers is a network whose layers hand on what they once made. Measured is by torch, here, in the memory layout channels_last: in
+its eager mode, or on a GPU in CUDA graphs; and by onnxruntime (``automl.latency.onnx_graphs``), with graphs like those that are exported.
 How times are taken: ``automl.latency.visits``.
 
 Shapes: B batch, C channels, H and W height and width.
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.graphs import CudaGraphs, Recorded, Recorder, Work
+from manta_swarm.automl.devices import CudaGraphs, Recorded, Recorder, Work
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Seconds, Stopwatch, Subject, Told
@@ -97,7 +97,7 @@ def profile(
     subjects: list[Part | Architecture] = [*dict.fromkeys(parts.values()), *networks]
     try:
         if runtime == ONNXRUNTIME:
-            from manta_swarm.automl.latency.sessions import median_ms, version  # which loads the packages for ONNX
+            from manta_swarm.automl.latency.onnx_graphs import median_ms, version  # which loads the packages for ONNX
 
             times_ms, release = median_ms(space, subjects, batch, effort, told), version()
         else:

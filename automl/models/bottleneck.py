@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from manta_swarm.automl.models.depthwise import convolve
+from manta_swarm.automl.models.gradients import convolve
 from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticSpatial, first, first_of_blocks, is_residual
 from manta_swarm.automl.spaces.shapes import BottleneckShape
 from manta_swarm.automl.spaces.units import Activation, Layer

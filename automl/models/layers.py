@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from manta_swarm.automl.models import expansion, few_channels
-from manta_swarm.automl.models.depthwise import convolve
+from manta_swarm.automl.models.gradients import convolve
 from manta_swarm.automl.models.linked import Link, linked_batch_norm
+from manta_swarm.automl.models.norms import can_normalise, can_project, normalised, projected
 from manta_swarm.automl.spaces.shapes import LayerShape
 from manta_swarm.automl.spaces.units import Layer
 
@@ -89,8 +89,8 @@ class ElasticBatchNorm(nn.Module):
         if self.link is not None:
             return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
         if self.is_of_batch:
-            if few_channels.is_for(x_BCHW):
-                return few_channels.normalised(x_BCHW, weight, bias, BATCH_NORM_EPSILON)
+            if can_normalise(x_BCHW):
+                return normalised(x_BCHW, weight, bias, BATCH_NORM_EPSILON)
             return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
         mean, variance = self.running_mean[:channels], self.running_variance[:channels]
         momentum = self.momentum or 0.0
@@ -172,8 +172,8 @@ class ElasticLayer(nn.Module):
 
     def _expanded(self, x_BCHW: Tensor, expand: Tensor, project: Tensor) -> Tensor:
         """Return what is projected, before its normalisation."""
-        if self.expand_norm.is_of_batch and expansion.is_for(x_BCHW, len(expand)):
-            return expansion.projected(x_BCHW, expand, *self.expand_norm.affine_for(len(expand)), project, BATCH_NORM_EPSILON)
+        if self.expand_norm.is_of_batch and can_project(x_BCHW, len(expand)):
+            return projected(x_BCHW, expand, *self.expand_norm.affine_for(len(expand)), project, BATCH_NORM_EPSILON)
         return F.conv2d(F.relu(self.expand_norm(F.conv2d(x_BCHW, expand)), inplace=True), project)
 
     @torch.no_grad()

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from manta_swarm.automl.models import narrow
+from manta_swarm.automl.models import gradients
 from manta_swarm.automl.models.gradients import of_length_one
 from manta_swarm.automl.models.layers import batch_norm
-from manta_swarm.automl.spaces.stereo_shapes import MatchShape
+from manta_swarm.automl.spaces.shapes import MatchShape
 
 _SHARPNESS = 10.0  # of the first weights: a disparity whose cosine is higher by a tenth has e times the weight
 
@@ -50,7 +50,7 @@ class FineMatch(nn.Module):
         """Return the disparities (B, 1, H, W) in pixels of this scale, and how certain they are: 1 where one alone has all the weight."""
         volume_NGHW = correlate_groups(left_BCHW, right_BCHW, self.shape.groups, self.shape.num_disparities)
         hidden_NEHW = F.relu(self.weigh_norm(self.weigh(volume_NGHW)))
-        scores_N1HW = self.likeness(volume_NGHW) + narrow.convolved(hidden_NEHW, self.score)
+        scores_N1HW = self.likeness(volume_NGHW) + gradients.convolved(hidden_NEHW, self.score)
         scores_BDHW = scores_N1HW.view(-1, self.shape.num_disparities, *left_BCHW.shape[2:])
         weights_BDHW = scores_BDHW.softmax(1)
         disparities_D11 = torch.arange(self.shape.num_disparities, dtype=weights_BDHW.dtype, device=weights_BDHW.device)[:, None, None]

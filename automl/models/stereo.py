@@ -25,11 +25,10 @@ from manta_swarm.automl.models.gradients import doubled, joined, of_length_one, 
 from manta_swarm.automl.models.layers import ElasticBatchNorm, batch_norm
 from manta_swarm.automl.models.matching import FineMatch, correlate, warped_likeness
 from manta_swarm.automl.models.supernet import Supernet, draw, plain_units
-from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
-from manta_swarm.automl.spaces.space import Architecture, SearchSpace
-from manta_swarm.automl.spaces.stereo_shapes import (
+from manta_swarm.automl.spaces.shapes import (
     FULL_STEP,
     MATCH_STEP,
+    NUM_SHARED_UNITS,
     UP_KERNEL,
     WARP_OFFSETS,
     WARP_STEP,
@@ -37,6 +36,7 @@ from manta_swarm.automl.spaces.stereo_shapes import (
     match_shape,
     stage_shapes,
 )
+from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 
 _NUM_VIEWS = 2
 _HALF, _QUARTER = 2, 4  # pixels of the full resolution to a pixel of these scales, each way

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from manta_swarm.automl.data.dataset import CLASSIFICATION, STEREO, EvaluationSet
-from manta_swarm.automl.data.kept_batches import KeptBatches
 from manta_swarm.automl.evaluation.held_out import Quality
-from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured, evaluate_samples
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, KeptBatches, Measured, evaluate_samples
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.precisions import FP32
 from manta_swarm.automl.spaces.space import Architecture

@@ -1,24 +1,75 @@
-"""Evolution in a region of a search space: as in arXiv:1904.00420 (section 3.4) and once-for-all (arXiv:1908.09791), the best stay.
+"""Evolution in a region of a search space, where the best stay, and the Pareto front: what no other beats in every cost and in the score.
 
-Every generation consists of architectures not seen before. Parents are the best of all generations and, so that the whole Pareto front
-grows, some spread over the front. Everything random comes from one generator: the same seed and the same scores give the same search.
+The best stay as in arXiv:1904.00420 (section 3.4) and once-for-all (arXiv:1908.09791). Every generation consists of architectures not seen
+before. Parents are the best of all generations and, so that the whole Pareto front grows, some spread over the front. Everything random
+comes from one generator: the same seed and the same scores give the same search.
 
 New architectures are made of known ones by mutation and crossover. Pure.
 """
 
+import math
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from manta_swarm.automl.search.constraints import Cost, Region, distinct
-from manta_swarm.automl.search.front import Point, by_merit, front, spread
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, noted_widths
 from manta_swarm.automl.spaces.units import Layer, UnitSpace
+
+Item = TypeVar("Item")
 
 MIN_SAMPLES = 20  # that a predictor is fitted to
 _PARENTS = 4  # one in so many of a population
 _MUTATION = 0.1  # the chance of every choice; arXiv:1904.00420
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An architecture whose score is known."""
+
+    architecture: Architecture
+    costs: tuple[float, ...]  # one for each of the search's axes, in its unit; lower is better
+    score: float  # the negative loss, or what a predictor makes of it; higher is better
+
+
+def expense(point: Point) -> float:
+    """Return one number for all costs, to say which is cheaper: their product, in which no unit and no scale matters."""
+    return math.prod(point.costs)
+
+
+def by_merit(point: Point) -> tuple[float, float]:
+    """Return what to sort by, best first: the score; of equal scores the cheaper."""
+    return (-point.score, expense(point))
+
+
+def front(points: Iterable[Point]) -> list[Point]:
+    """Return the points that no other one dominates, by ascending first cost; with one axis so by ascending score as well.
+
+    One dominates another if it costs no more on any axis, scores no less, and is better in one of them. Of points with the same costs
+    and the same score the first stands for all. O(n log n) with one axis, O(n times the front) with several.
+    """
+    kept: list[Point] = []
+    best = -math.inf
+    for point in sorted(points, key=lambda point: (point.costs, -point.score)):
+        # Nobody later dominates one that is kept: its costs come later in that order, or are equal with no better a score.
+        if point.score > best or (len(point.costs) > 1 and not any(_covers(other, point) for other in kept)):
+            kept.append(point)
+            best = max(best, point.score)
+    return kept
+
+
+def _covers(other: Point, point: Point) -> bool:
+    return other.score >= point.score and all(one <= two for one, two in zip(other.costs, point.costs, strict=True))
+
+
+def spread(points: Sequence[Item], count: int) -> list[Item]:
+    """Return at most ``count`` of the points of a front, evenly over their order, the first and the last among them."""
+    if len(points) <= count:
+        return list(points)
+    if count < 2:
+        return list(points[-1:])[:count]
+    return [points[index * (len(points) - 1) // (count - 1)] for index in range(count)]
 
 
 class Scorer(Protocol):

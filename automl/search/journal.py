@@ -1,9 +1,9 @@
-"""What a search has measured so far, so that it never measures anything twice: in memory, or in a file that a later run goes on with.
+"""What a search has measured so far, in memory or in a file, and what an earlier search measured, for another one to start from.
 
-The file: one JSON object a line. The first names the format and the settings of the search; each other one is an architecture, the
-part of the held-out data, and how good it is there: quality, loss of each sample, samples with a wrong class. A line without its end is
-what was being written when the program was killed. Lines of version 1 have the quality alone: they are read, but what a search ranks by
-is not in them, so that it measures those architectures again.
+Nothing is ever measured twice. The file has one JSON object a line. The first names the format and the settings of the search; each other
+one is an architecture, the part of the held-out data, and how good it is there: quality, loss of each sample, samples with a wrong class. A
+line without its end is what was being written when the program was killed. Lines of version 1 have the quality alone: they are read, but
+what a search ranks by is not in them, so that it measures those architectures again.
 
 Nothing is written that could not be read again: what a full file has no room for is known to this program alone, and a later one measures
 it once more.
@@ -13,21 +13,25 @@ import fcntl
 import json
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from manta_swarm.automl.evaluation.held_out import Quality, metric_of
+from manta_swarm.automl.data.dataset import SEARCH
+from manta_swarm.automl.evaluation.held_out import Quality, metric_of, score
 from manta_swarm.automl.evaluation.samples import MAX_LOSS, Measured
+from manta_swarm.automl.files import read_bounded
+from manta_swarm.automl.search.constraints import Cost, Region
+from manta_swarm.automl.search.evaluators import Evaluator
+from manta_swarm.automl.search.evolution import Point, by_merit, front, spread
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import StorageError, UserError
 
 _ADVICE = "remove it to begin anew, or choose another folder with --out"
 
 Settings = Mapping[str, str | int | float | bool | None]
-
 
 FORMAT = "manta/search/v2"
 MAX_BYTES = 1 << 30  # some thousand architectures on 25,000 samples
@@ -36,6 +40,10 @@ MAX_LINE_BYTES = 4 << 20  # about 500,000 samples
 _FORMATS = ("manta/search/v1", FORMAT)
 _QUALITY_ALONE = frozenset(("part", "architecture", "quality"))
 _FIELDS = _QUALITY_ALONE | {"losses", "wrong"}
+
+SAME = ("state", "data", "precision")  # settings of two searches whose figures are of the same thing
+
+_WARM_START_ADVICE = "give --warm-start the folder of another search, or none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +259,65 @@ class FileJournal(Journal):
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}; make room, then start the same command again") from error
+
+
+class EarlierSearch:
+    """The journal of a search, read only; that search may still be going on."""
+
+    def __init__(self, path: Path, space: SearchSpace) -> None:
+        """Read the journal ``path``; a last line without its end is left out.
+
+        Raises:
+            UserError: it is none, of another supernet, or damaged.
+        """
+        data = read_bounded(path, MAX_BYTES)
+        lines = data[: data.rfind(b"\n") + 1].splitlines()
+        reader = Reader(path, space, _WARM_START_ADVICE)
+        if not lines:
+            raise reader.damaged("it is empty")
+        self.settings = reader.settings(lines[0])
+        if self.settings.get("supernet") != space.name:
+            raise UserError(
+                f"{path} is of a search of {self.settings.get('supernet')}, and this one is of {space.name}; {_WARM_START_ADVICE}"
+            )
+        self._entries: dict[tuple[str, Architecture], Entry] = {}
+        for number, line in enumerate(lines[1:], 2):
+            entry = reader.entry(number, line)
+            self._entries[entry.part, entry.architecture] = entry
+
+    def is_of(self, settings: Settings) -> bool:
+        """Return whether its figures are those of another search: of the same weights and the same data, computed in the same precision."""
+        return all(self.settings.get(name) == settings.get(name) for name in SAME)
+
+    def measured(self, part: str, architecture: Architecture) -> Measured | None:
+        """Return what it measured; None where it did not, or without losses."""
+        entry = self._entries.get((part, architecture))
+        return None if entry is None else entry.measured
+
+    def promising(self, region: Region, axes: Sequence[Cost], count: int) -> list[Architecture]:
+        """Return at most ``count`` of its architectures that are of the region: half of them spread over their front, the others the best.
+
+        They are ranked by loss, or, where it measured no losses, by accuracy or EPE.
+        """
+        entries = [entry for (part, architecture), entry in self._entries.items() if part == SEARCH and architecture in region]
+        with_losses = [(entry, -entry.measured.loss) for entry in entries if entry.measured is not None]
+        scored = with_losses or [(entry, score(entry.quality)) for entry in entries]
+        points = [Point(entry.architecture, tuple(axis.of(entry.architecture) for axis in axes), value) for entry, value in scored]
+        ranked = [*spread(front(points), max(1, count // 2)), *sorted(points, key=by_merit)]
+        return list(dict.fromkeys(point.architecture for point in ranked))[:count]
+
+
+class Recalling:
+    """An Evaluator that asks another one only for what an earlier search of the same weights and data did not measure."""
+
+    def __init__(self, evaluator: Evaluator, earlier: EarlierSearch) -> None:
+        """Recall what ``earlier`` has; ask ``evaluator`` for all else."""
+        self._evaluator = evaluator
+        self._earlier = earlier
+
+    def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
+        """Yield how good each architecture is in the order asked for; see Evaluator."""
+        unknown = [architecture for architecture in architectures if self._earlier.measured(part, architecture) is None]
+        answers = iter(self._evaluator.measure(unknown, part)) if unknown else iter(())
+        for architecture in architectures:
+            yield self._earlier.measured(part, architecture) or next(answers)

@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
-from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.latency.correction import rank_correlation
 from manta_swarm.automl.search.evolution import MIN_SAMPLES
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 

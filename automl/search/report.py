@@ -16,7 +16,7 @@ from manta_swarm.automl.evaluation.held_out import metric_of
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.latency.table import Conditions
 from manta_swarm.automl.search.constraints import Constraint, Cost
-from manta_swarm.automl.search.front import spread
+from manta_swarm.automl.search.evolution import spread
 from manta_swarm.automl.search.journal import Settings
 from manta_swarm.automl.search.resampling import Comparison, Interval, Unseen
 from manta_swarm.automl.search.search import Candidate, Found

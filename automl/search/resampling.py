@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from manta_swarm.automl.data.augmentation import words
+from manta_swarm.automl.data.preparing import words
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
 
 REPLICATES = 1000

@@ -1,7 +1,13 @@
-"""The training spec of a search: which architectures are measured, on which half of the held-out data, and which of them is taken.
+"""A search: which architectures are measured, on which half of the held-out data, and which of them is taken, within one standard error.
 
 Chosen is by the half called "search" alone; the other half, "test", is measured at the end: the front, the smallest subnet, and random
 ones within the limits that say what a choice without a search would have been.
+
+Taken is the cheapest within one standard error of the best. The best of hundreds is partly the luckiest of them, and a difference of less
+than one standard error says little. Whether the rule holds is seen on random halves of the same samples: what it takes on the one half is
+measured on the other. Where that is no better there than the smallest subnet, the rule finds luck alone, and the smallest is to be taken.
+
+Shapes: A architectures, N samples, F architectures of a front.
 """
 
 import math
@@ -11,23 +17,93 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from manta_swarm.automl.data.dataset import SEARCH, TEST
-from manta_swarm.automl.evaluation.samples import Measured
+from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
 from manta_swarm.automl.search.constraints import Cost, Region
 from manta_swarm.automl.search.evaluators import Evaluator
-from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort, evolve
-from manta_swarm.automl.search.front import Point, by_merit, front, spread
+from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort, Point, by_merit, evolve, expense, front, spread
 from manta_swarm.automl.search.journal import Journal
 from manta_swarm.automl.search.predictor import Fit, Predictor
-from manta_swarm.automl.search.resampling import Losses, Unseen, unseen
-from manta_swarm.automl.search.selection import Rehearsal, chosen, rehearsed
+from manta_swarm.automl.search.resampling import Losses, Unseen, halves, unseen
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.protocol.errors import UserError
+
+HALVES = 20
 
 DIRECT_SIZE = 10**15  # up to so many architectures a generation shows enough of the space; above it a predictor is the default
 
 _PREDICTED_EFFORT = Effort(population=256, generations=16)  # a second; four times as many found nothing better
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The rule applied to random halves of the search part, in means over all of them."""
+
+    halves: int
+    chosen_on: float  # the loss of what was taken, on the half that it was taken by
+    elsewhere: float  # on the other half
+    smallest: float  # the loss of the smallest subnet, on that other half
+    better: int  # the halves where what was taken had no higher loss there than the smallest
+
+    @property
+    def pays(self) -> bool:
+        """Whether what was taken is better than the smallest on samples that did not choose it."""
+        return self.elsewhere < self.smallest
+
+
+def chosen(points: Sequence[Point], losses_AN: Losses) -> int:
+    """Return the place of the cheapest point whose mean loss is within one standard error of the best one's.
+
+    Meant is the standard error of the mean difference, sample by sample, to the best: what both find hard cancels out.
+    """
+    best = min(range(len(points)), key=lambda place: (int(losses_AN[place].sum()), expense(points[place])))
+    behind_AN = losses_AN - losses_AN[best]
+    wait_within = [place for place in range(len(points)) if _is_within(behind_AN[place])]
+    return min(wait_within, key=lambda place: (expense(points[place]), int(losses_AN[place].sum())))
+
+
+def _is_within(behind_N: npt.NDArray[np.int64]) -> bool:
+    """Return whether the sum of N differences is at most sqrt(N) times their standard deviation (with N - 1).
+
+    That is sum^2 (N - 1) <= N * (sum of squares) - sum^2, or what is left of it, in whole numbers.
+    """
+    total, squares = int(behind_N.sum()), int((behind_N * behind_N).sum())
+    return total <= 0 or total * total <= squares
+
+
+def rehearsed(points: Sequence[Point], losses_AN: Losses, smallest: int, seed: int) -> Rehearsal | None:
+    """Return how the choice does on samples that did not make it; None of fewer than four samples.
+
+    Args:
+        points: of all that was measured.
+        losses_AN: of these points.
+        smallest: the place of the smallest subnet among them.
+        seed: of the halves.
+    """
+    count = losses_AN.shape[1]
+    if count < 4:
+        return None
+    on, elsewhere, small, better = 0.0, 0.0, 0.0, 0
+    for first, second in halves(count, seed, HALVES):
+        here_AN = losses_AN[:, first]
+        place = _chosen_of_all(points, here_AN)
+        there, of_smallest = (int(losses_AN[which, second].sum()) for which in (place, smallest))
+        on += int(here_AN[place].sum()) / (len(first) * LOSS_UNIT)
+        elsewhere += there / (len(second) * LOSS_UNIT)
+        small += of_smallest / (len(second) * LOSS_UNIT)
+        better += there <= of_smallest
+    return Rehearsal(HALVES, on / HALVES, elsewhere / HALVES, small / HALVES, better)
+
+
+def _chosen_of_all(points: Sequence[Point], losses_AN: Losses) -> int:
+    """Return the choice among the front that these losses make."""
+    sums_A = losses_AN.sum(axis=1).tolist()
+    scored = [Point(point.architecture, point.costs, -total) for point, total in zip(points, sums_A, strict=True)]
+    place_of = {point.architecture: place for place, point in enumerate(points)}
+    places = [place_of[point.architecture] for point in front(scored)]
+    return places[chosen([points[place] for place in places], losses_AN[places])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from functools import cache
 
 from manta_swarm.automl.spaces.shapes import LayerShape, active_shapes, layer_shapes, unit_read, unit_sides
+from manta_swarm.automl.spaces.shapes import fixed_macs as stereo_macs
+from manta_swarm.automl.spaces.shapes import fixed_num_weights as stereo_num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, layer_gene, resolution_gene, width_gene
-from manta_swarm.automl.spaces.stereo_shapes import fixed_macs as stereo_macs
-from manta_swarm.automl.spaces.stereo_shapes import fixed_num_weights as stereo_num_weights
 from manta_swarm.automl.spaces.units import Layer
 
 

@@ -1,6 +1,6 @@
 """What the log's rules need to know of a run's training (``protocol.rewards``), as its manifest and this package's schedules give it.
 
-Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.training_spec`` has what means need besides.
+Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.coverage`` has what means need besides.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""Which of the flat weights an architecture's subnet is made of: what a cohort that trains it has something to say about.
+"""Which of the flat weights an architecture's subnet is made of, and what a run's log and tables need to know of its training.
 
-Found by differentiating what the one slicing function returns (``automl.models.layers``), with every weight 1: the sum of all that the
-subnet uses grows with a weight if and only if the subnet uses it. What is not among these weights belongs to every architecture.
+A cohort that trains an architecture has something to say about these weights alone. They are found by differentiating what the one slicing
+function returns (``automl.models.layers``), with every weight 1: the sum of all that the subnet uses grows with a weight if and only if the
+subnet uses it. What is not among these weights belongs to every architecture.
 
 Shapes: N all weights of the supernet.
 """
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 
 _REMEMBERED = 256  # of the latest: a table of model-parallel asks for a random architecture for every second row
-
 
 _in_use: WeakValueDictionary[tuple[str, Architecture], NDArray[np.bool_]] = WeakValueDictionary()
 
@@ -80,3 +81,11 @@ def _of_ones(supernet_name: str) -> Supernet:
     supernet = build(space_named(supernet_name))
     supernet.load(torch.ones(supernet.num_weights))
     return supernet
+
+
+class RunTrainingSpec(AskedTrainingSpec):
+    """Implements ``protocol.rewards.TrainingSpec``."""
+
+    def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
+        """Return (N,) which weights a cohort's contribution to a round is about; None: all (``automl.training.coverage.coverage_of``)."""
+        return coverage_of(self.plan, round, cohort)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.graphs import Recorded, Recorder
+from manta_swarm.automl.devices import Recorded, Recorder
 from manta_swarm.automl.spaces.space import Architecture
 
 MOST_KEPT = 16  # recordings: those of a round's architectures, and of some before

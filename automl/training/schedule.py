@@ -1,4 +1,4 @@
-"""What a round trains, and at which rate: functions of the plan alone, which the manifest fixes, so the same at every peer.
+"""What a round trains, at which rate, and which architectures a cohort of a size draws: functions of the plan alone, so the same for all.
 
 Two schedules:
 
@@ -9,24 +9,30 @@ Two schedules:
   kernels join, then smaller depths, then smaller widths, a choice at a time. Each of these phases has the sandwich of the part of the
   space that it has reached, learns from the state that ended the full phase too (the teacher), and has a rate that rises and falls of
   its own. Widths are those inside a layer, expansions, and those that units hand on, where they have a choice. Before they shrink, channels
-  are sorted by importance (``automl.training.sorting``).
+  are sorted by importance (``automl.training.update``).
 
 Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
 many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds. A cohort whose
 name says a size below all trains only what that allows, and a random architecture in the place of the largest.
+
+A cohort's size allows architectures up to a part of the range of costs. Costs are MACs (``automl.spaces.cost``), over the whole of the
+supernet's search space, whichever part of it a phase trains: a device is as fast in one phase as in another.
 """
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
+from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.cohort_sizes import drawn
-from manta_swarm.protocol.cohorts import ALL, size_of
+from manta_swarm.protocol.cohorts import ALL, NUM_SIZES, size_of
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
 from manta_swarm.protocol.manifest import SCHEDULES, USUAL, Manifest, Optimizer, Recipe
+
+_REMEMBERED = 4096  # draws: a table's rows are asked for again and again
+_Choice = tuple[int, int, str]  # unit and layer; -1 where it is not of one
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")
@@ -34,6 +40,86 @@ _MAX_SWEEPS = 8  # of a round: claims count microbatches by architecture, so the
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round
 _SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
 _LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
+
+
+def bound_macs(space: SearchSpace, size: int) -> int:
+    """Return the most MACs that an architecture of a size costs: as many quarters of the way from the smallest to the largest.
+
+    Args:
+        space: the supernet's whole space.
+        size: see ``protocol.cohorts``.
+    """
+    least, most = macs(space.smallest(), space), macs(space.largest(), space)
+    return least + (most - least) * size // NUM_SIZES
+
+
+@lru_cache(_REMEMBERED)
+def drawn(part: SearchSpace, whole: SearchSpace, size: int, seed: str) -> Architecture:
+    """Return a random architecture of ``part`` that costs no more than its size allows, or the smallest one, if even that costs more.
+
+    The first draw is that of every size. As long as it costs too much, one choice at random becomes the next smaller one, which ends at
+    the smallest architecture at the latest.
+
+    Args:
+        part: what a phase trains of ``whole``.
+        whole: the supernet's space.
+        size: see ``protocol.cohorts``.
+        seed: the same one gives the same architecture everywhere.
+    """
+    rng = random.Random(seed)
+    architecture = part.sample(rng)
+    if size == ALL:
+        return architecture
+    bound = bound_macs(whole, size)
+    while macs(architecture, whole) > bound:
+        choices = list(_reducible(part, architecture))
+        if not choices:
+            break
+        architecture = _reduced(part, architecture, rng.choice(choices))
+    return architecture
+
+
+def _reducible(space: SearchSpace, architecture: Architecture) -> Iterator[_Choice]:
+    """Yield each choice that is not the least one there is."""
+    if architecture.resolution > space.resolutions[0]:
+        yield -1, -1, "resolution"
+    for unit, layers in enumerate(architecture.units):
+        least = space.units[unit]
+        width = architecture.width(unit)
+        if width is not None and width > least.widths[0]:
+            yield unit, -1, "width"
+        if len(layers) > least.depths[0]:
+            yield unit, -1, "depth"
+        for index, layer in enumerate(layers):
+            if layer.kernel > least.kernels[0]:
+                yield unit, index, "kernel"
+            if layer.expansion > least.expansions[0]:
+                yield unit, index, "expansion"
+
+
+def _reduced(space: SearchSpace, architecture: Architecture, choice: _Choice) -> Architecture:
+    """Return the architecture with the next smaller one of a choice; a unit loses its last layers."""
+    unit, index, what = choice
+    if what == "resolution":
+        return replace(architecture, resolution=_before(space.resolutions, architecture.resolution))
+    layers, choices = list(architecture.units[unit]), space.units[unit]
+    width = architecture.width(unit)
+    if what == "width" and width is not None:
+        widths = (*architecture.widths[:unit], _before(choices.widths, width), *architecture.widths[unit + 1 :])
+        return replace(architecture, widths=widths)
+    if what == "depth":
+        layers = layers[: _before(choices.depths, len(layers))]
+    elif what == "kernel":
+        layers[index] = replace(layers[index], kernel=_before(choices.kernels, layers[index].kernel))
+    else:
+        layers[index] = replace(layers[index], expansion=_before(choices.expansions, layers[index].expansion))
+    units = list(architecture.units)
+    units[unit] = tuple(layers)
+    return replace(architecture, units=tuple(units))
+
+
+def _before(choices: tuple[int, ...], choice: int) -> int:
+    return choices[choices.index(choice) - 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.graphs import Recorder
+from manta_swarm.automl.devices import Recorder
 from manta_swarm.automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
 from manta_swarm.automl.training.coverage import coverage_of
 from manta_swarm.automl.training.local import LocalSteps

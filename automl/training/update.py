@@ -1,26 +1,35 @@
-"""A run's state and the exact update: the same bits on whatever hardware.
+"""A run's state and the exact update, which may sort channels by what they matter: the same bits on whatever hardware.
 
 The update is a step (``automl.training.optimizers``) and what the schedule changes at the end of a phase: channels are sorted, and the
 state that the later phases learn from is remembered by its digest. Where a round has one local step, the step is the optimiser's own along
 the mean gradient; where it has several, those were the optimiser's own (``automl.training.local``), and the round ends with an outer step
 along the mean change of the weights. ``self_test`` shows that this machine computes the bits that everybody else does.
 
-Shapes: N all weights of the supernet.
+Channel sorting puts the channels that matter most first, so that a smaller width, which is a prefix, keeps them: the expanded channels of
+each layer, and where a unit has a choice of widths, those that it hands on.
+
+It is part of the exact update: sums are of doubles in the order of the index, the sort is stable, and moments move along with their
+weights. The largest network computes what it did before, but for the order of its sums.
+
+Shapes: N all weights of the supernet, O channels out, E expanded channels, C channels in, W channels that a unit hands on.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from manta_swarm.automl.models.networks import build
+from manta_swarm.automl.models.supernet import SCALE_OF_UNIT, Elastic
+from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.optimizers import Moments, are_finite, decaying, num_own_moments, outer_step, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot_header import FORMAT
-from manta_swarm.automl.training.sorting import sort_channels
 from manta_swarm.codec.vectors import joined, vector_group_sizes, vector_groups
 from manta_swarm.protocol.encoding import decode, encode
 from manta_swarm.protocol.errors import EncodingError, OwnFault
@@ -29,8 +38,99 @@ from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.merkle import leaf_hash, root
 from manta_swarm.protocol.signing import Digest
 
+Span = tuple[int, int]  # start and stop in the flat vector
+Columns = tuple[Span, int]  # and how many rows there are
+
 _MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2
+
+# SHA-256 over three steps of ``_known_vector``s with each optimiser, and three outer ones; the same under ATEN_CPU_CAPABILITY=default, avx2
+# and avx512.
+_KNOWN_DIGEST = "4a59e0afd4e793fc34bb8a7ff0fe00c73c6ce5738af68e32dfe8f2d44a03711d"
+_KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Where in the flat vector the expanded channels of one layer are."""
+
+    channels: int
+    blocks: int  # they stay in theirs; see ``LayerShape``
+    rows: tuple[Span, ...]  # (E, ...)
+    columns: tuple[Columns, ...]  # (O, E) or (S, E)
+    project: Span  # (O, E)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """Where in the flat vector the channels are that one unit hands on."""
+
+    channels: int
+    rows: tuple[Span, ...]  # (W, ...), or (W times as many, ...) where each channel has several filters of its own
+    columns: tuple[Columns, ...]  # (..., W), or (..., W times as many)
+    scales: tuple[Span, ...]  # (W,) of the normalisation that ends each layer
+
+
+@cache
+def _groups(supernet_name: str) -> tuple[tuple[_Group, ...], tuple[_Handed, ...]]:
+    supernet = build(space_named(supernet_name))
+    slices, groups, handed = supernet.slices(), [], []
+
+    def rows_of(names: Iterable[str]) -> tuple[Span, ...]:
+        return tuple(slices[name] for name in names)
+
+    def columns_of(names: Iterable[str]) -> tuple[Columns, ...]:
+        return tuple((slices[name], len(supernet.get_parameter(name))) for name in names)
+
+    for name, layer in supernet.named_modules():
+        if isinstance(layer, Elastic):
+            rows, columns = ([f"{name}.{part}" for part in parts] for parts in layer.expanded_parts())
+            project = slices[f"{name}.project"]
+            groups.append(_Group(layer.project.shape[1], layer.shape.blocks, rows_of(rows), columns_of(columns), project))
+    for unit, choices in enumerate(supernet.space.units):
+        if choices.widths:
+            rows, columns = supernet.handed_parts(unit)
+            scales = [name for name in rows if name.endswith(SCALE_OF_UNIT)]
+            handed.append(_Handed(choices.width, rows_of(rows), columns_of(columns), rows_of(scales)))
+    return tuple(groups), tuple(handed)
+
+
+def sort_channels(parameters_N: Tensor, moments: Sequence[Tensor], supernet_name: str) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the parameters and the moments with each layer's expanded channels in falling order of importance, and each unit's channels.
+
+    An expanded channel's importance is the sum of the magnitudes of its projecting weights (arXiv:1908.09791, section 3.3); that of a
+    channel that a unit hands on the sum of the magnitudes of what the unit's last normalisations scale it by (arXiv:1708.06519).
+    """
+    vectors = [vector.clone() for vector in (parameters_N, *moments)]
+    groups, handed = _groups(supernet_name)
+    for group in groups:
+        order = torch.from_numpy(_order(parameters_N[slice(*group.project)].view(-1, group.channels), group.blocks))
+        _reorder(vectors, order, group.rows, group.columns)
+    for each in handed:
+        scales_LW = torch.stack([parameters_N[slice(*span)] for span in each.scales])
+        _reorder(vectors, torch.from_numpy(_order(scales_LW, 1)), each.rows, each.columns)
+    return vectors[0], tuple(vectors[1:])
+
+
+def _reorder(vectors: Sequence[Tensor], order: Tensor, rows: Sequence[Span], columns: Sequence[Columns]) -> None:
+    """Put rows and columns in order; where there are several for each channel, they stay together."""
+    for vector in vectors:
+        for span in rows:
+            of_channels = vector[slice(*span)].view(len(order), -1)
+            of_channels.copy_(of_channels[order])
+        for span, count in columns:
+            of_channels = vector[slice(*span)].view(count, len(order), -1)
+            of_channels.copy_(of_channels[:, order])
+
+
+def _order(weights_OE: Tensor, blocks: int) -> npt.NDArray[np.int64]:
+    """Return the channels of each block by falling importance, the magnitudes of a column; equal ones in the order they have."""
+    importance_E = np.zeros(weights_OE.shape[1])
+    for row_E in weights_OE.numpy():  # one row after the other: a reduction would add in an order that differs between machines
+        importance_E = importance_E + np.abs(row_E.astype(np.float64))
+    in_blocks = importance_E.reshape(blocks, -1)
+    places = np.argsort(-in_blocks, axis=1, kind="stable").astype(np.int64)
+    return (places + in_blocks.shape[1] * np.arange(blocks)[:, None]).ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +247,6 @@ def state_from_pieces(pieces: Sequence[bytes | memoryview], expected_num: int) -
         raise EncodingError(f"{len(pieces)} pieces are not those of {1 + moments} vectors of {count} weights")
     vectors = [torch.from_numpy(joined(pieces[start : start + groups], count)) for start in range(1, len(pieces), groups)]
     return State(round_, vectors[0], tuple(vectors[1:]), teacher)
-
-
-# SHA-256 over three steps of ``_known_vector``s with each optimiser, and three outer ones; the same under ATEN_CPU_CAPABILITY=default, avx2
-# and avx512.
-_KNOWN_DIGEST = "4a59e0afd4e793fc34bb8a7ff0fe00c73c6ce5738af68e32dfe8f2d44a03711d"
-_KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
 
 
 def self_test() -> None:

@@ -13,8 +13,7 @@ from typing import Protocol
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture
-from manta_swarm.automl.training.cohort_sizes import bound_macs, drawn
-from manta_swarm.automl.training.schedule import Phase, Plan
+from manta_swarm.automl.training.schedule import Phase, Plan, bound_macs, drawn
 from manta_swarm.protocol.cohorts import ALL, NUM_SIZES
 
 PART = 3  # a microbatch takes one part in so many of a step at most

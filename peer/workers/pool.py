@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from manta_swarm.automl.memory import give_back_memory
+from manta_swarm.automl.environment import give_back_memory
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.protocol.errors import Weather

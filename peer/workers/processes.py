@@ -18,10 +18,9 @@ from torch import Tensor
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.shards.sharded import ShardedImages
-from manta_swarm.automl.data.shared import ImagesIn, region_for, share_images, shared_images
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.shared_memory import Region, aligned
+from manta_swarm.automl.shared_memory import ImagesIn, Region, aligned, region_for, share_images, shared_images
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import now_ms

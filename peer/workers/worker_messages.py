@@ -6,7 +6,7 @@ Vectors and data travel in shared memory (``automl.shared_memory``); a message s
 import struct
 from dataclasses import dataclass
 
-from manta_swarm.automl.data.shared import ImagesIn
+from manta_swarm.automl.shared_memory import ImagesIn
 from manta_swarm.runtime.line import MAX_REASON, Messages
 
 
@@ -16,7 +16,7 @@ class PairsOf:
 
     name: str
     root: str  # folder; empty: it needs none
-    place_bytes: int  # see ``automl.data.shared``
+    place_bytes: int  # see ``automl.shared_memory``
     shards: tuple[int, ...] = ()  # of a set in shards those to train with, where they are not all
 
 

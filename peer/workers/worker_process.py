@@ -14,11 +14,10 @@ from torch import Tensor
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.pairs import LazyPairs
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
-from manta_swarm.automl.data.shared import SharedPairs, shared_images
 from manta_swarm.automl.data.views import StereoDataset
-from manta_swarm.automl.graphs import CudaGraphs
-from manta_swarm.automl.memory import keep_freed_memory
-from manta_swarm.automl.shared_memory import Region
+from manta_swarm.automl.devices import CudaGraphs
+from manta_swarm.automl.environment import keep_freed_memory
+from manta_swarm.automl.shared_memory import Region, SharedPairs, shared_images
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task

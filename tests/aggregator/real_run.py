@@ -8,7 +8,7 @@ from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.update import State, initial_state, state_digest
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest

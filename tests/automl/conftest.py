@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.data.digits import digits as load_digits
+from manta_swarm.automl.data.catalog import digits as load_digits
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo

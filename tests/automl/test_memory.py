@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from manta_swarm.automl import memory
+from manta_swarm.automl import environment
 
 # Blocks of 64 MiB in a thread of its own, as a peer computes: what the process holds with them, without them, and once they are given back.
 _PROGRAM = """
 import ctypes, threading
-from manta_swarm.automl.memory import give_back_memory, keep_freed_memory
+from manta_swarm.automl.environment import give_back_memory, keep_freed_memory
 
 def held():
     with open("/proc/self/statm") as file:
@@ -59,8 +59,8 @@ def test_who_has_chosen_how_memory_is_kept_is_not_overruled(chosen: dict[str, st
 
 
 def test_another_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_glibc", lambda: None)
-    for name in memory._CHOSEN:
+    monkeypatch.setattr(environment, "_glibc", lambda: None)
+    for name in environment._CHOSEN:
         monkeypatch.delenv(name, raising=False)
-    assert not memory.keep_freed_memory()
-    memory.give_back_memory()
+    assert not environment.keep_freed_memory()
+    environment.give_back_memory()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.latency.correction import rank_correlation
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.automl.commands.find import find
-from manta_swarm.automl.threads import wait_asleep
+from manta_swarm.automl.environment import wait_asleep
 
 CHOSEN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 
@@ -25,7 +25,7 @@ def test_threads_of_torch_wait_asleep_where_it_is_said_before_torch_is_loaded() 
         done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True, env=environment, timeout=300)
         return next(line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line)
 
-    said = "from manta_swarm.automl.threads import wait_asleep; wait_asleep(); import torch"
+    said = "from manta_swarm.automl.environment import wait_asleep; wait_asleep(); import torch"
     assert "PASSIVE" in policy(said)
     assert "ACTIVE" in policy(f"import os; os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; {said}")
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.cohort_sizes import bound_macs
-from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import Body, body_groups, encode, group_sizes, parse
 from manta_swarm.codec.outcome import Outcome, outcome

@@ -6,7 +6,7 @@ from typing import Any
 
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.admission import PEER, Admission, Invitation, Revocation
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import paid_once

@@ -9,8 +9,8 @@ from typing import Any
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.cost import cost_table, macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.cohort_sizes import drawn
 from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.schedule import drawn
 from manta_swarm.protocol.cohorts import NUM_SIZES
 from manta_swarm.protocol.signing import sha256
 from tests.documents import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.encoding import decode, encode, unpack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.ledger import Ledger

@@ -15,8 +15,7 @@ from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.optimizers import decaying
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.sorting import sort_channels
-from manta_swarm.automl.training.update import State, next_state
+from manta_swarm.automl.training.update import State, next_state, sort_channels
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.manifest import Manifest, Optimizer, Recipe

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, readin
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import Identity

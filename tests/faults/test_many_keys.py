@@ -18,7 +18,7 @@ from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.codec.coding import body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import BodyPart, LogClient

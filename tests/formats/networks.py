@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from manta_swarm.automl.data.dataset import CENTRE_SQUARE, Preparation
-from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
+from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
 from manta_swarm.automl.export.opened import ExportedNetwork
-from manta_swarm.automl.export.presentation import Presentation
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.export.writer import exported_files

@@ -12,7 +12,7 @@ import pytest
 from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.splitting import write_class_folders
 from tests.network.processes import DEADLINE_S, processes_of
 

@@ -11,8 +11,7 @@ from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import RunSection
 from manta_swarm.automl.spaces.cost import macs
-from manta_swarm.automl.training.cohort_sizes import bound_macs
-from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.ledger import Ledger
 from tests.network.processes import Programs, small_run

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.log_client import Counted, LogClient
 from manta_swarm.peer.context import NewestCommits, Progress, RunContext

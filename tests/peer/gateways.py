@@ -9,8 +9,8 @@ from typing import Any
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.cohort.cohort_session import Accepted
 from manta_swarm.peer.features.feature import Feature

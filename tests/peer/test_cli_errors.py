@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node, peer_name
 from manta_swarm.peer import joining

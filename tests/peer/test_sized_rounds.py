@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.cohort_sizes import bound_macs
+from manta_swarm.automl.training.schedule import bound_macs
 from manta_swarm.peer.train.sizing import LIGHT, Sizing
 from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.records import Claim

@@ -21,8 +21,7 @@ from manta_swarm.automl.data.dataset import SEARCH
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.search.constraints import Macs, Region
 from manta_swarm.automl.search.evaluators import MembersEvaluator
-from manta_swarm.automl.search.evolution import Effort, evolve
-from manta_swarm.automl.search.front import Point, front
+from manta_swarm.automl.search.evolution import Effort, Point, evolve, front
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.network.asked_members import AskedMembers

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.data.augmentation import below, jitter_tables, mirrored, words
 from manta_swarm.automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
 from manta_swarm.automl.data.images import Indices, resize
 from manta_swarm.automl.data.pairs import LazyPairs
+from manta_swarm.automl.data.preparing import below, jitter_tables, mirrored, words
 from manta_swarm.automl.data.scaling import Pixels
 from manta_swarm.automl.data.shards.layout import ShardList
-from manta_swarm.automl.data.shards.reading import Shards
-from manta_swarm.automl.data.shards.threads import Recent, in_threads, one_ahead
+from manta_swarm.automl.data.shards.reading import Recent, Shards, in_threads, one_ahead
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.signing import Digest
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from manta_swarm.automl.data.image_folder import ClassFiles, folder_parts
-from manta_swarm.automl.data.shards.coding import Coded, coded_pair, coded_picture
 from manta_swarm.automl.data.shards.layout import (
     FORMAT,
     IMAGES,
@@ -25,13 +24,16 @@ from manta_swarm.automl.data.shards.layout import (
     MAX_SAMPLES,
     PAIRS,
     ROW,
+    Coded,
     Shard,
     ShardList,
+    coded_pair,
+    coded_picture,
     head_of,
     pieces_root,
     shard_name,
 )
-from manta_swarm.automl.data.shards.threads import in_threads
+from manta_swarm.automl.data.shards.reading import in_threads
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.automl.files import read_bounded, write_whole
 from manta_swarm.protocol.encoding import pack

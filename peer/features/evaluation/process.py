@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.kept_batches import KeptBatches
-from manta_swarm.automl.evaluation.samples import evaluate_samples
+from manta_swarm.automl.evaluation.samples import KeptBatches, evaluate_samples
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.search.evaluators import result_of
 from manta_swarm.automl.spaces.space import Architecture, space_named

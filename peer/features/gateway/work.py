@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from manta_swarm.automl.spaces.space import Architecture
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.light import Places, done_microbatches, leased_microbatches, leased_samples, num_covered, scattered
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
 from manta_swarm.peer.features.feature import Feature

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from manta_swarm.automl.memory import give_back_memory
+from manta_swarm.automl.environment import give_back_memory
 from manta_swarm.network.traffic import Flow, Traffic
 from manta_swarm.peer.workers.resting import Account
 from manta_swarm.protocol.errors import MantaError

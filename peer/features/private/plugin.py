@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
+from manta_swarm.automl.data.image_folder import private_folder
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.private_folder import private_folder
 from manta_swarm.automl.evaluation.held_out import evaluate
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from manta_swarm.aggregator.follow.follower import Follower, Next
-from manta_swarm.automl.export.statistics import statistics_path
+from manta_swarm.automl.export.subnet import statistics_path
+from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.ledger import Ledger

@@ -25,7 +25,7 @@ from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.settings import usual
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.programs import _run

@@ -14,8 +14,7 @@ from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, 
 from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
-from manta_swarm.automl.evaluation.held_out import evaluate
-from manta_swarm.automl.evaluation.quick_evaluation import quick_evaluation
+from manta_swarm.automl.evaluation.held_out import evaluate, quick_evaluation
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.snapshot import load_snapshot

@@ -181,7 +181,7 @@ def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def kept(_program: Program) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(observers, "keep", kept)
+    monkeypatch.setattr(module, "keep", kept)
 
     async def story(listen_address: MonitorSocket) -> None:
         feature = MonitorBeside(tmp_path, USUAL, listen_address, None)

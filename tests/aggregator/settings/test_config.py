@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
 from manta_swarm.aggregator.settings.sections import RunSection
-from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.spaces.cost import cost_table, macs
 from manta_swarm.automl.spaces.space import TINY, space_named
 from manta_swarm.automl.training.settings import thin, usual

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.automl.commands.data import data
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.shards.reading import open_shards
 from manta_swarm.automl.data.shards.writing import shard_images
 from tests.automl.data.files import noise, write_picture

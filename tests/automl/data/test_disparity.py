@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torchvision.datasets.utils import _read_pfm
 
-from manta_swarm.automl.data.disparity import disparity_size, read_disparity
+from manta_swarm.automl.data.pairs import disparity_size, read_disparity
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture
 

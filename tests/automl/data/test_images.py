@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from manta_swarm.automl.data.augmentation import jitter_tables, mirrored, toned
 from manta_swarm.automl.data.images import ImageDataset, augment, held_out_fifth, resize
+from manta_swarm.automl.data.preparing import jitter_tables, mirrored, toned
 from tests.automl.data.files import noise
 
 

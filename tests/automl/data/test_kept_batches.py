@@ -6,8 +6,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.dataset import ALL, Batch
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.kept_batches import KeptBatches
-from manta_swarm.automl.evaluation.samples import evaluate_samples
+from manta_swarm.automl.evaluation.samples import KeptBatches, evaluate_samples
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.spaces.space import TINY
 

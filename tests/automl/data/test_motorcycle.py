@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from manta_swarm.automl.data.motorcycle import motorcycle
+from manta_swarm.automl.data.catalog import motorcycle
 from manta_swarm.automl.data.views import StereoDataset
 
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from manta_swarm.automl.data.augmentation import jitter_tables, mirrored
 from manta_swarm.automl.data.dataset import TrainingSet
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.preparing import COLUMNS, ROWS, _taps, prepare
+from manta_swarm.automl.data.preparing import COLUMNS, ROWS, _taps, jitter_tables, mirrored, prepare
 from manta_swarm.automl.data.snippet import cut, load
 from manta_swarm.automl.data.views import StereoDataset
 from tests.automl.data.files import noise, pair

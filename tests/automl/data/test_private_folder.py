@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from manta_swarm.automl.data.image_folder import private_folder
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.private_folder import private_folder
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_picture
 

@@ -14,12 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.catalog import load_dataset, motorcycle
 from manta_swarm.automl.data.images import resize
-from manta_swarm.automl.data.motorcycle import motorcycle
 from manta_swarm.automl.data.pictures import picture_of, read_picture
-from manta_swarm.automl.data.shards.coding import Coded, coded_pair, pair_in
-from manta_swarm.automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list, pieces_root
+from manta_swarm.automl.data.shards.layout import (
+    LIST_NAME,
+    ROW,
+    Coded,
+    LayoutError,
+    Shard,
+    ShardList,
+    coded_pair,
+    pair_in,
+    parse_list,
+    pieces_root,
+)
 from manta_swarm.automl.data.shards.reading import Shards, open_shards
 from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
@@ -237,7 +246,7 @@ def test_a_decoder_that_makes_other_pixels_is_told_apart_from_damage(tmp_path: P
     def other(data: bytes, where: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return picture_of(data, where) ^ np.uint8(1)
 
-    monkeypatch.setattr("manta_swarm.automl.data.shards.coding.picture_of", other)
+    monkeypatch.setattr("manta_swarm.automl.data.shards.layout.picture_of", other)
     with pytest.raises(SamplesMissing, match="other pixels than where the shards were made: install"):
         dataset.shards.sample(0)
 

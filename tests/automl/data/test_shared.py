@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.layered import layers
-from manta_swarm.automl.data.shared import ImagesIn, SharedPairs, region_for, share_images, shared_images
 from manta_swarm.automl.data.views import Pair
-from manta_swarm.automl.shared_memory import Region, aligned
+from manta_swarm.automl.shared_memory import ImagesIn, Region, SharedPairs, aligned, region_for, share_images, shared_images
 from manta_swarm.protocol.errors import StorageError
 
 

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from manta_swarm.automl.data import sizes
-from manta_swarm.automl.data.scaling import rescale_pixels
-from manta_swarm.automl.data.sizes import has_colours, of_one_size, side_of, squares
+from manta_swarm.automl.data import scaling
+from manta_swarm.automl.data.scaling import has_colours, of_one_size, rescale_pixels, side_of, squares
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise
 
@@ -28,7 +27,7 @@ def test_all_come_to_the_median_side_and_to_colours_if_any_has_them() -> None:
 
 
 def test_a_set_that_would_not_fit_in_memory_is_refused_early_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(scaling, "MAX_BYTES", 1 << 20)
     seen = []
 
     def pictures():  # type: ignore[no-untyped-def]

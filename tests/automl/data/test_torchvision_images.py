@@ -11,7 +11,7 @@ from PIL import Image
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.torchvision_images import torchvision_image_names
+from manta_swarm.automl.data.torchvision_sets import torchvision_image_names
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_idx
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.torchvision_stereo import torchvision_stereo_names
+from manta_swarm.automl.data.torchvision_sets import torchvision_stereo_names
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from manta_swarm.automl.data.digits import digits
-from manta_swarm.automl.data.image_folder import image_folder
-from manta_swarm.automl.data.whole_folder import WholeFolder
+from manta_swarm.automl.data.catalog import digits
+from manta_swarm.automl.data.image_folder import WholeFolder, image_folder
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture
 

@@ -7,8 +7,7 @@ import torch
 
 from manta_swarm.automl.data.dataset import CROPS, Preparation
 from manta_swarm.automl.evaluation.held_out import recalibrate
-from manta_swarm.automl.export.description import UNKNOWN, Description, Provenance
-from manta_swarm.automl.export.presentation import Presentation
+from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.export.writer import exported_files
 from manta_swarm.automl.forms import FORMATS

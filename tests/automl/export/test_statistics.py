@@ -10,8 +10,7 @@ import torch
 
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.export.description import Provenance
-from manta_swarm.automl.export.statistics import FORMAT, add_statistics, statistics_path, stored_subnet
-from manta_swarm.automl.export.subnet import Subnet, cut
+from manta_swarm.automl.export.subnet import FORMAT, Subnet, add_statistics, cut, statistics_path, stored_subnet
 from manta_swarm.automl.forms import MAX_STORED
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.protocol.errors import UserError

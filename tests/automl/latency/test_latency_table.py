@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.automl.commands.profile import profile as profile_command
-from manta_swarm.automl.graphs import Calls, Recorded, Recorder, Work
+from manta_swarm.automl.devices import Calls, Recorded, Recorder, Work
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
 from manta_swarm.automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable

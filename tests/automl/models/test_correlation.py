@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from manta_swarm.automl.models.matching import correlate
-from manta_swarm.automl.spaces.stereo_shapes import correlation_macs
+from manta_swarm.automl.spaces.shapes import correlation_macs
 
 
 def views(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manta_swarm.automl.models import depthwise
-from manta_swarm.automl.models.depthwise import convolve
+from manta_swarm.automl.models import gradients
+from manta_swarm.automl.models.gradients import convolve
 
 
 @pytest.fixture(autouse=True)
 def for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use it for small ones, too."""
-    monkeypatch.setattr(depthwise, "_LEAST", 0)
+    monkeypatch.setattr(gradients, "_LEAST", 0)
 
 
 def drawn(channels: int, height: int, width: int, kernel: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def test_what_never_lies_on_a_map_is_left_out_and_makes_no_difference(kernel: in
     for ours, theirs in zip(*(torch.autograd.grad(each, (x_BCHW, weight), pull) for each in (found, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
         assert torch.equal(ours == 0.0, theirs == 0.0)
-    assert depthwise._seen(weight, x_BCHW).shape[2] == min(kernel, 2 * height - 1)
+    assert gradients._seen(weight, x_BCHW).shape[2] == min(kernel, 2 * height - 1)
 
 
 def test_gradients_are_those_of_differences() -> None:

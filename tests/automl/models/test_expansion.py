@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manta_swarm.automl.models import expansion
+from manta_swarm.automl.models import norms
 from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticLayer
 from manta_swarm.automl.spaces.shapes import LayerShape
 from manta_swarm.automl.spaces.units import Layer
@@ -35,7 +35,7 @@ def test_a_batch_is_expanded_normalised_and_projected_as_by_torch_and_has_its_gr
     with torch.no_grad():
         for one, other in zip(exact, ours, strict=True):
             one.copy_(other)
-    found, expected = expansion.projected(*ours, BATCH_NORM_EPSILON), by_torch(*exact)
+    found, expected = norms.projected(*ours, BATCH_NORM_EPSILON), by_torch(*exact)
     assert found.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-3)
     pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))  # in rows
@@ -45,14 +45,14 @@ def test_a_batch_is_expanded_normalised_and_projected_as_by_torch_and_has_its_gr
 
 def test_gradients_are_those_of_finite_differences() -> None:
     some = inputs(2, 2, 5, 3, 4, 4, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *given: expansion.projected(*given, BATCH_NORM_EPSILON), some)
+    assert torch.autograd.gradcheck(lambda *given: norms.projected(*given, BATCH_NORM_EPSILON), some)
 
 
 def test_a_microbatch_more_pixels_than_are_taken_at_a_time_give_what_all_at_once_do(monkeypatch: pytest.MonkeyPatch) -> None:
     some = inputs(4, 8, 32, 8, 16, 33)
-    in_parts = expansion.projected(*some, BATCH_NORM_EPSILON)
-    monkeypatch.setattr(expansion, "_CACHED", 1 << 10)
-    in_more = expansion.projected(*some, BATCH_NORM_EPSILON)
+    in_parts = norms.projected(*some, BATCH_NORM_EPSILON)
+    monkeypatch.setattr(norms, "_CACHED", 1 << 10)
+    in_more = norms.projected(*some, BATCH_NORM_EPSILON)
     pull = torch.randn(in_parts.shape, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(in_more, in_parts, rtol=1e-4, atol=1e-4)
     for one, other in zip(torch.autograd.grad(in_more, some, pull), torch.autograd.grad(in_parts, some, pull), strict=True):
@@ -61,14 +61,14 @@ def test_a_microbatch_more_pixels_than_are_taken_at_a_time_give_what_all_at_once
 
 def test_it_is_for_large_batches_of_which_something_is_learnt() -> None:
     x = inputs(16, 4, 8, 8, 32, 64)[0]
-    assert expansion.is_for(x, 128)
-    assert not expansion.is_for(x, 127)
-    assert not expansion.is_for(x.detach(), 128)
-    assert not expansion.is_for(x.detach().contiguous().requires_grad_(), 128)
+    assert norms.can_project(x, 128)
+    assert not norms.can_project(x, 127)
+    assert not norms.can_project(x.detach(), 128)
+    assert not norms.can_project(x.detach().contiguous().requires_grad_(), 128)
     with torch.no_grad():
-        assert not expansion.is_for(x, 128)
+        assert not norms.can_project(x, 128)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not expansion.is_for(x, 128)
+        assert not norms.can_project(x, 128)
 
 
 def test_an_elastic_layer_takes_it_in_training_alone() -> None:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manta_swarm.automl.models import few_channels
+from manta_swarm.automl.models import norms
 from manta_swarm.automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
 
 SHAPES = [(8, 4, 16, 32), (2, 1, 4, 8), (4, 7, 2, 2), (2, 3, 8, 4)]
@@ -19,8 +19,8 @@ def batch(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tens
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_batch_is_normalised_as_by_torch_and_has_its_gradients(shape: tuple[int, ...]) -> None:
     inputs = batch(*shape)
-    assert few_channels.is_for(inputs[0])
-    ours = few_channels.normalised(*inputs, BATCH_NORM_EPSILON)
+    assert norms.can_normalise(inputs[0])
+    ours = norms.normalised(*inputs, BATCH_NORM_EPSILON)
     x, weight, bias = inputs
     theirs = F.batch_norm(x, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -32,22 +32,22 @@ def test_a_batch_is_normalised_as_by_torch_and_has_its_gradients(shape: tuple[in
 
 def test_gradients_are_those_of_finite_differences() -> None:
     inputs = batch(2, 3, 4, 4, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *inputs: few_channels.normalised(*inputs, BATCH_NORM_EPSILON), inputs)
+    assert torch.autograd.gradcheck(lambda *inputs: norms.normalised(*inputs, BATCH_NORM_EPSILON), inputs)
 
 
 def test_a_channel_of_one_value_is_its_bias() -> None:
     x = torch.full((2, 2, 4, 8), 3.0).contiguous(memory_format=torch.channels_last)
-    y = few_channels.normalised(x, torch.ones(2), torch.tensor([1.0, -2.0]), BATCH_NORM_EPSILON)
+    y = norms.normalised(x, torch.ones(2), torch.tensor([1.0, -2.0]), BATCH_NORM_EPSILON)
     torch.testing.assert_close(y, torch.tensor([1.0, -2.0])[:, None, None].expand_as(x), rtol=1e-4, atol=1e-3)
 
 
 def test_it_is_for_few_channels_last_whose_pixels_are_in_groups() -> None:
     x = batch(2, 4, 4, 8)[0].detach()
-    assert not few_channels.is_for(x.contiguous())
-    assert not few_channels.is_for(x[..., :3].contiguous(memory_format=torch.channels_last))
-    assert not few_channels.is_for(x.repeat(1, 2, 1, 1).contiguous(memory_format=torch.channels_last))
+    assert not norms.can_normalise(x.contiguous())
+    assert not norms.can_normalise(x[..., :3].contiguous(memory_format=torch.channels_last))
+    assert not norms.can_normalise(x.repeat(1, 2, 1, 1).contiguous(memory_format=torch.channels_last))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not few_channels.is_for(x)
+        assert not norms.can_normalise(x)
 
 
 def test_an_elastic_normalisation_of_few_channels_takes_it_in_training_alone() -> None:

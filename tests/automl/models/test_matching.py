@@ -5,8 +5,8 @@ from torch.nn import functional as F
 
 from manta_swarm.automl.models.gradients import of_length_one
 from manta_swarm.automl.models.matching import FineMatch, correlate_groups, warped_likeness
+from manta_swarm.automl.spaces.shapes import MatchShape, match_shape
 from manta_swarm.automl.spaces.space import STEREO_TINY
-from manta_swarm.automl.spaces.stereo_shapes import MatchShape, match_shape
 
 SHAPE = match_shape(STEREO_TINY)
 

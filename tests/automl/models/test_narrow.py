@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.models import narrow
+from manta_swarm.automl.models import gradients
 
 
 def convolution(channels: int, out: int, dtype: torch.dtype = torch.float32) -> nn.Conv2d:
@@ -21,7 +21,7 @@ def batch(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize(("shape", "out"), [((8, 4, 32, 64), 1), ((30, 12, 17, 33), 2), ((1, 3, 1, 17000), 1), ((64, 8, 64, 64), 1)])
 def test_a_batch_is_convolved_as_by_torch_and_has_its_gradients(shape: tuple[int, ...], out: int) -> None:
     made, x = convolution(shape[1], out), batch(*shape)
-    ours, theirs = narrow.convolved(x, made), made(x)
+    ours, theirs = gradients.convolved(x, made), made(x)
     assert "Narrow" in type(ours.grad_fn).__name__
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     pull = torch.randn(ours.shape, generator=torch.Generator().manual_seed(2))
@@ -31,16 +31,16 @@ def test_a_batch_is_convolved_as_by_torch_and_has_its_gradients(shape: tuple[int
 
 
 def test_gradients_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow, "_LEAST_PIXELS", 1)
-    monkeypatch.setattr(narrow, "_AT_A_TIME", 1)  # a sample at a time
+    monkeypatch.setattr(gradients, "_LEAST_PIXELS", 1)
+    monkeypatch.setattr(gradients, "_AT_A_TIME", 1)  # a sample at a time
     made, x = convolution(2, 2, torch.float64), batch(3, 2, 3, 4, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x, *_: narrow.convolved(x, made), (x, *made.parameters()))
+    assert torch.autograd.gradcheck(lambda x, *_: gradients.convolved(x, made), (x, *made.parameters()))
 
 
 def test_where_nothing_is_learnt_or_little_is_there_it_is_torchs_own() -> None:
     made, x = convolution(4, 1), batch(8, 4, 32, 64)
-    assert torch.equal(narrow.convolved(x.detach(), made), made(x))
+    assert torch.equal(gradients.convolved(x.detach(), made), made(x))
     with torch.no_grad():
-        assert torch.equal(narrow.convolved(x, made), made(x))
+        assert torch.equal(gradients.convolved(x, made), made(x))
     small = batch(2, 4, 8, 8)
-    assert torch.equal(narrow.convolved(small, made), made(small))
+    assert torch.equal(gradients.convolved(small, made), made(small))

@@ -10,10 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer
 from manta_swarm.automl.models.stereo import PlainStereo, Stereo
-from manta_swarm.automl.spaces.shapes import layer_shapes, unit_sides
+from manta_swarm.automl.spaces.shapes import decoder_widths, fixed_macs, fixed_num_weights, layer_shapes, unit_sides
 from manta_swarm.automl.spaces.space import STEREO_BASE, STEREO_TINY, Architecture, SearchSpace
-from manta_swarm.automl.spaces.stereo_shapes import decoder_widths, fixed_macs, fixed_num_weights
-from manta_swarm.automl.training.objective import stereo_loss
+from manta_swarm.automl.training.microbatches import stereo_loss
 from tests.automl.kernels import STEREO_KERNELS
 
 SPACE = STEREO_TINY

@@ -7,10 +7,8 @@ import pytest
 
 from manta_swarm.automl.data.dataset import SEARCH, TEST
 from manta_swarm.automl.search.constraints import Constraint, Region
-from manta_swarm.automl.search.earlier import EarlierSearch, Recalling
-from manta_swarm.automl.search.evolution import Effort
-from manta_swarm.automl.search.front import Point, front
-from manta_swarm.automl.search.journal import FileJournal, Journal, Settings
+from manta_swarm.automl.search.evolution import Effort, Point, front
+from manta_swarm.automl.search.journal import EarlierSearch, FileJournal, Journal, Recalling, Settings
 from manta_swarm.automl.search.search import Strategy, search
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
 from manta_swarm.protocol.errors import UserError

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.automl.search.constraints import Constraint, Region
-from manta_swarm.automl.search.evolution import Effort, evolve
-from manta_swarm.automl.search.front import by_merit
+from manta_swarm.automl.search.evolution import Effort, by_merit, evolve
 from manta_swarm.automl.spaces.space import TINY, Architecture
 from tests.automl.search.synthetic import SMALL, macs_of, score_of, weights_of
 

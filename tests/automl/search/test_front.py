@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.automl.search.front import Point, front, spread
+from manta_swarm.automl.search.evolution import Point, front, spread
 from manta_swarm.automl.spaces.space import TINY
 
 VALUES = st.integers(0, 6).map(float)  # few values, so that there are ties

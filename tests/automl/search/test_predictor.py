@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from manta_swarm.automl.ranks import rank_correlation
+from manta_swarm.automl.latency.correction import rank_correlation
 from manta_swarm.automl.search.evolution import MIN_SAMPLES
 from manta_swarm.automl.search.predictor import Predictor, one_hot
 from manta_swarm.automl.spaces.space import BASE, TINY

@@ -5,7 +5,7 @@ import psutil
 import pytest
 import torch
 
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.precisions import FP32
 from manta_swarm.automl.search.evaluators import LocalEvaluator

@@ -7,8 +7,7 @@ import pytest
 
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
 from manta_swarm.automl.search.constraints import Constraint, Region
-from manta_swarm.automl.search.evolution import Effort
-from manta_swarm.automl.search.front import Point, front
+from manta_swarm.automl.search.evolution import Effort, Point, front
 from manta_swarm.automl.search.journal import Journal
 from manta_swarm.automl.search.search import Found, Strategy, default_predictor, search
 from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture

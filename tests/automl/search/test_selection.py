@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT
-from manta_swarm.automl.search.front import Point
+from manta_swarm.automl.search.evolution import Point
 from manta_swarm.automl.search.resampling import Losses
-from manta_swarm.automl.search.selection import HALVES, chosen, rehearsed
+from manta_swarm.automl.search.search import HALVES, chosen, rehearsed
 from manta_swarm.automl.spaces.space import TINY
 
 RNG = random.Random(0)

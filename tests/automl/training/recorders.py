@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from manta_swarm.automl.graphs import Recorded, Recorder, Work
+from manta_swarm.automl.devices import Recorded, Recorder, Work
 
 
 @dataclass

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import FAMILIES, TINY, space_named
-from manta_swarm.automl.training.cohort_sizes import bound_macs, drawn
-from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.schedule import Plan, bound_macs, drawn
 from manta_swarm.protocol.cohorts import ALL, NUM_SIZES, size_of, sized_name
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, Optimizer
 from tests.automl.narrow import NARROW

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manta_swarm.automl.training.objective import (
+from manta_swarm.automl.training.microbatches import (
     CLASSIFICATION_TEACHER_WEIGHT,
     LABEL_SMOOTHING,
     STEREO_TEACHER_WEIGHT,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.graphs import Calls, CudaGraphs, Recorded, Recorder, Work
+from manta_swarm.automl.devices import Calls, CudaGraphs, Recorded, Recorder, Work
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture

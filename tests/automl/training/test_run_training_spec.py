@@ -8,9 +8,8 @@ import pytest
 
 from manta_swarm.automl.spaces.cost import cost_table, macs
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.coverage import coverage
+from manta_swarm.automl.training.coverage import RunTrainingSpec, coverage
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.training_spec import RunTrainingSpec
 from manta_swarm.protocol.errors import LedgerError, UserError
 from manta_swarm.protocol.manifest import ALGORITHMS, SCHEDULES, Manifest
 from manta_swarm.protocol.records import MAX_ARCHITECTURES, MAX_ROLES

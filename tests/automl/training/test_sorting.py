@@ -14,8 +14,7 @@ from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.models.supernet import Elastic, Supernet
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.sorting import sort_channels
-from manta_swarm.automl.training.update import _known_vector
+from manta_swarm.automl.training.update import _known_vector, sort_channels
 
 
 def sorted_copy(supernet: Supernet) -> Supernet:

@@ -11,7 +11,7 @@ import torch
 from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.splitting import part_of
-from manta_swarm.automl.graphs import Calls
+from manta_swarm.automl.devices import Calls
 from manta_swarm.automl.training.cohorts import Cohort
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.schedule import Plan

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.sorting import sort_channels
 from manta_swarm.automl.training.update import (
     State,
     _known_vector,
@@ -22,6 +21,7 @@ from manta_swarm.automl.training.update import (
     next_state,
     num_moments,
     self_test,
+    sort_channels,
     state_digest,
     state_from_pieces,
     state_piece_sizes,

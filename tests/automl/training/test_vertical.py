@@ -15,8 +15,8 @@ from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
 from manta_swarm.automl.models.linked import Link, linked_batch_norm, linked_in_memory, take_values
 from manta_swarm.automl.models.stereo import Stereo
+from manta_swarm.automl.spaces.shapes import match_shape
 from manta_swarm.automl.spaces.space import STEREO_TINY
-from manta_swarm.automl.spaces.stereo_shapes import match_shape
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
 from manta_swarm.automl.spaces.cost import cost_table, macs
 from manta_swarm.automl.spaces.space import TINY, Architecture
-from manta_swarm.automl.training.cohort_sizes import bound_macs
-from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.peer.train.sizing import LIGHT, PART, Sizing
 from manta_swarm.protocol.cohorts import ALL, sized_name
 from manta_swarm.protocol.manifest import Optimizer

@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.data.catalog import load_dataset
+from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.data.dataset import Dataset
-from manta_swarm.automl.data.digits import digits
 from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.automl.models.networks import build

@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.data.layered import layers
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.automl.data.shared import shared_images
+from manta_swarm.automl.shared_memory import shared_images
 from manta_swarm.peer.workers.processes import WorkerData
 from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise, write_picture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.automl.data.shared import ImagesIn
+from manta_swarm.automl.shared_memory import ImagesIn
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
 from manta_swarm.protocol.encoding import encode, pack
 from manta_swarm.protocol.errors import EncodingError

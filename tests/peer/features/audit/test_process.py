@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.automl.data.digits import digits as load_digits
+from manta_swarm.automl.data.catalog import digits as load_digits
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.features.audit.computing import Ask, Found, Process, Said

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.search.evaluators import LocalEvaluator, result_of
 from manta_swarm.automl.spaces.space import TINY

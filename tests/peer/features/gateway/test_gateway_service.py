@@ -11,8 +11,8 @@ import pytest
 
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY, Architecture
-from manta_swarm.automl.training.cohort_sizes import bound_macs
 from manta_swarm.automl.training.light import covered_weights
+from manta_swarm.automl.training.schedule import bound_macs
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service

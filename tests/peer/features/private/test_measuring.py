@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.splitting import part_of
 from manta_swarm.automl.evaluation.held_out import evaluate

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manta_swarm.automl.data.digits import digits
+from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.splitting import write_class_folders
 from manta_swarm.peer.config import PeerConfig, check_join
 from manta_swarm.peer.features.private import noise

@@ -1,8 +1,12 @@
-"""What a program that trains does with memory that it has no use for at the moment: keeps it for the next microbatch.
+"""What a program that trains settles with the C library and OpenMP: freed memory is kept, and threads that wait are asleep. No torch.
 
 A microbatch takes and frees some hundred megabytes. glibc gives large blocks back to the system as soon as they are free and asks for them
 again at the next microbatch, and the system clears each page before it hands it out: on a CPU a fifth of a microbatch of the base
-classifier is spent on that. Elsewhere than with glibc nothing is changed. No torch here, and no I/O.
+classifier is spent on that. Elsewhere than with glibc nothing is changed. No I/O here.
+
+Threads of a computation share out each operation, some thousand a second, and meet at its end. OpenMP has those that are first spin there
+for some milliseconds. On cores that nobody else wants that is the fastest; where one of them does not have its core, all others burn
+theirs. How they wait has to be said before OpenMP is loaded.
 """
 
 import ctypes
@@ -14,6 +18,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _LARGEST = 2**31 - 1
 _BLOCK_BYTES = (2**30, 32 * 2**20)  # below which a block is kept; the second is the most that glibc before 2.35 takes
 _CHOSEN = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_")
+
+_POLICY = "OMP_WAIT_POLICY"
+_WAIT_CHOSEN = (_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 
 def keep_freed_memory() -> bool:
@@ -45,3 +52,12 @@ def _glibc() -> ctypes.CDLL | None:
     except (OSError, TypeError):  # there is none to ask on Windows
         return None
     return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def wait_asleep() -> None:
+    """Let threads that wait sleep, here and in the processes that are started from here; whoever has chosen otherwise has that.
+
+    To be called before torch is imported.
+    """
+    if not any(name in os.environ for name in _WAIT_CHOSEN):
+        os.environ[_POLICY] = "PASSIVE"
