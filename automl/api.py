@@ -14,14 +14,12 @@ from manta_swarm.automl.evaluation.held_out import Quality, check_fit, measure
 from manta_swarm.automl.evaluation.held_out import evaluate as evaluate_subnets
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.export.description import presentation_of
-from manta_swarm.automl.export.opened import ExportedNetwork, open_exported
+from manta_swarm.automl.export.files import ExportedNetwork, Written, open_exported, write
 from manta_swarm.automl.export.quantised import quantised
 from manta_swarm.automl.export.subnet import Subnet, provenance_of
 from manta_swarm.automl.export.subnet import cut as cut_out
-from manta_swarm.automl.export.writer import Written, write
 from manta_swarm.automl.forms import FORMATS, INT8, default_name
 from manta_swarm.automl.latency.table import LatencyTable
-from manta_swarm.automl.opening import Snapshot, open_snapshot
 from manta_swarm.automl.precisions import FP32
 from manta_swarm.automl.search.constraints import costs_of, wait_within
 from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
@@ -31,6 +29,7 @@ from manta_swarm.automl.search.search import Found, Strategy, Unwatched, default
 from manta_swarm.automl.search.search import search as search_region
 from manta_swarm.automl.spaces.cost import macs, num_weights
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
+from manta_swarm.automl.training.snapshot import Snapshot, open_snapshot
 from manta_swarm.protocol.errors import MantaError, UserError
 
 __all__ = [

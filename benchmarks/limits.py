@@ -55,8 +55,8 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from manta_swarm.automl.spaces.space import TINY
     from manta_swarm.automl.training.microbatches import Microbatch
     from manta_swarm.peer.workers.devices import Device
+    from manta_swarm.peer.workers.pool import ThrottledPool
     from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
-    from manta_swarm.peer.workers.resting import ThrottledPool
 
     processes = ProcessPool(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
     pool = ThrottledPool(processes)

@@ -34,9 +34,8 @@ import results
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.data.image_folder import is_held_out
+from manta_swarm.automl.data.image_folder import dirichlet_split, is_held_out, part_of
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.splitting import dirichlet_split, part_of
 from manta_swarm.automl.evaluation.held_out import evaluate, quality_report
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import fitted_name, space_named

@@ -32,7 +32,6 @@ from manta_swarm.automl.data.dataset import SEARCH, TEST, Dataset
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.evaluation.held_out import check_fit
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.opening import open_snapshot
 from manta_swarm.automl.search.constraints import Constraint, Macs, Region
 from manta_swarm.automl.search.evaluators import LocalEvaluator
 from manta_swarm.automl.search.evolution import Effort
@@ -41,6 +40,7 @@ from manta_swarm.automl.search.resampling import Comparison
 from manta_swarm.automl.search.search import Found, Strategy, search
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.snapshot import open_snapshot
 from manta_swarm.protocol.errors import MantaError
 
 

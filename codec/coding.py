@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec import dense, sparse
-from manta_swarm.codec.blocks import Block, Bytes
+from manta_swarm.codec.dense import Block, Bytes
 from manta_swarm.codec.scaling import check_denormals, check_min_exponent, powers_of_two
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import CHUNK, GROUP_CHUNKS, GROUP_VALUES, Codec, codec_named

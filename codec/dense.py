@@ -1,14 +1,35 @@
-"""Chunks of which every value is coded: an exponent, then one integer a value, little-endian two's complement."""
+"""Chunks of which every value is coded: an exponent, then one integer a value; and some chunks of a body, decoded, dense or sparse."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.codec.blocks import Block, Bytes
 from manta_swarm.codec.scaling import is_too_large, least_exponents, rounded
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.protocol.exchange import Codec
+from manta_swarm.protocol.exchange import CHUNK, Codec
+
+Bytes = NDArray[np.uint8]  # (chunks, bytes of a chunk)
+Integers = NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """At most a group of a body's chunks, all of one length."""
+
+    start: int  # index of the first chunk's first value
+    exponents: NDArray[np.uint8]  # (chunks,), relative to the min exponent
+    integers: Integers  # (chunks, kept): in the order of their values
+    positions: NDArray[np.uint16] | None  # (chunks, kept): where they are in their chunk; None: all values are there
+
+    @property
+    def places(self) -> slice | NDArray[np.int64]:
+        """Where the integers, flattened, are in the vector."""
+        if self.positions is None:
+            return slice(self.start, self.start + self.integers.size)
+        firsts = self.start + CHUNK * np.arange(len(self.exponents))
+        return (firsts[:, None] + self.positions).reshape(-1)
 
 
 def chunk_num_bytes(codec: Codec, length: int) -> int:

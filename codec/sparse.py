@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.codec.blocks import Block, Bytes, Integers
+from manta_swarm.codec.dense import Block, Bytes, Integers
 from manta_swarm.codec.scaling import is_too_large, least_exponents, rounded
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import CHUNK, Codec

@@ -61,7 +61,7 @@ class Distances:
             node: this peer's.
             neighbours: who is measured.
             operators: keys of the run's, landmarks as far as they answer.
-            host: see ``network.host.host_digest``.
+            host: see ``network.lan.host_digest``.
             rng: chooses who is measured beside.
         """
         self._node = node

@@ -1,4 +1,4 @@
-"""Cohort peers on the same local network find each other by their local addresses.
+"""Cohort peers that are near find each other: on one host by a name that only they share, on the same local network by local addresses.
 
 libp2p tells nobody on the internet the private addresses of a node, and most routers lead no connection from inside back inside: two peers
 behind one router would never meet. So each puts its own into the DHT where its cohort meets, sealed under what only the cohort knows, and
@@ -10,7 +10,9 @@ import ipaddress
 import logging
 import os
 import socket
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 from cryptography.exceptions import InvalidTag
@@ -18,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from manta_swarm.network.dialling import MAX_PLACES, Places, maddr_of, places_of
 from manta_swarm.network.rpc import OwnNode
+from manta_swarm.protocol.affinity import HOST_BYTES
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -30,6 +33,10 @@ _NONCE_BYTES = 12
 Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 logger = logging.getLogger("manta.near")
+
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # another one for each copy of a virtual machine, which may share the machine's
+_IS_RANDOM = 1 << 40  # of what uuid says: it found no address of hardware, and the number is another one in each process
 
 
 class LocalNetwork:
@@ -120,3 +127,24 @@ def own_networks() -> tuple[Networks, set[str]]:
 def is_in(host: str, networks: Networks) -> bool:
     """Return whether an IP address lies in one of these networks."""
     return any(ipaddress.ip_address(host) in network for network in networks)
+
+
+def host_digest(run: bytes) -> bytes:
+    """Return a digest (16 bytes) that is the same for all peers of a run on this host until it starts anew; nothing where it has no name.
+
+    It says nothing but that: in another run, and after a restart of the host, it is another one.
+    """
+    machine, boot = next((text for path in _MACHINE_IDS if (text := _read(path))), ""), _read(_BOOT_ID)
+    if not machine and not boot:
+        number = uuid.getnode()
+        if number & _IS_RANDOM:
+            return b""
+        machine = f"{number:012x}"
+    return sha256(b"\n".join((b"manta/host/v1", run, machine.encode(), boot.encode())))[:HOST_BYTES]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

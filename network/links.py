@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import is_dialable
 from manta_swarm.network.dialling import Place, Places, places_of
-from manta_swarm.network.host import host_digest
+from manta_swarm.network.lan import host_digest
 from manta_swarm.network.link import MAX_CHUNK_BYTES, TAG_BYTES, Link, Receiver
 from manta_swarm.network.rpc import LARGE_BYTES, LIBP2P, TLS, UNIX, Handler, OwnNode
 from manta_swarm.protocol.affinity import HOST_BYTES

@@ -22,8 +22,7 @@ from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.network.addresses import check_listen, check_peer_address
 from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.cohort.token import check_token
-from manta_swarm.peer.contact.invitation import check_invitation
-from manta_swarm.peer.contact.run_locator import find_addresses
+from manta_swarm.peer.contact.run_locator import check_invitation, find_addresses
 from manta_swarm.peer.limits.limits import LightLimits, Limits, flag_of, kept_limits, limits_file, read_size, refused, settings_in
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER
 from manta_swarm.peer.store import read_last_run

@@ -38,7 +38,6 @@ from manta_swarm.peer.contact.visiting import num_weights
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.control import Control
 from manta_swarm.peer.dashboard.live import shown_live
-from manta_swarm.peer.faults import advice
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.features.plugged_in import PLUGGED_IN
 from manta_swarm.peer.features.plugin import Arrival, Setting
@@ -47,15 +46,14 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.session import Session
-from manta_swarm.peer.status import LiveStatus
+from manta_swarm.peer.status import LiveStatus, advice
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.peer.train.data import Held, check_supported
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice, Devices
-from manta_swarm.peer.workers.pool import IdlePool, InProcess, WorkerPool
+from manta_swarm.peer.workers.pool import IdlePool, InProcess, ThrottledPool, WorkerPool
 from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
-from manta_swarm.peer.workers.resting import ThrottledPool
 from manta_swarm.protocol.cohorts import affinity_token, cohort_name
 from manta_swarm.protocol.errors import FoundGuilty, MantaError, UserError
 from manta_swarm.protocol.footprint import in_words, usual_vectors_bytes

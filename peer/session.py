@@ -16,13 +16,11 @@ from manta_swarm.peer.contact.operator_notice import OperatorNotice
 from manta_swarm.peer.contact.others import PeerDirectory
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.credit import Credit
-from manta_swarm.peer.faults import verdict
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.limits.limiter import Absences
-from manta_swarm.peer.status import YOU
+from manta_swarm.peer.status import YOU, verdict
 from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit
-from manta_swarm.peer.submit.shown import show_commit, show_lost, show_outcome
-from manta_swarm.peer.submit.submitter import Result, Submitter
+from manta_swarm.peer.submit.submitter import Result, Submitter, show_commit, show_lost, show_outcome
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import ConsistencyChecker
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor

@@ -175,7 +175,7 @@ class Assignment:
     header: Header
     state: bytes  # digest of that of its base
     min_exponent: int  # of its base
-    left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key, see ``protocol.residuals.was_left``
+    left: tuple[int, ...]  # by claim: 1: the residual that it names was left to its key, see ``protocol.listed.was_left``
     is_here: int  # 1: all that was asked for is here
     is_late: int  # 1: the time to bring it is over
     lacks_room: int  # 1: the log had no room for it: nobody is to blame for what lacks

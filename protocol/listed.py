@@ -1,8 +1,11 @@
-"""What may stand in a table, what stands in the log after the newest round's entry, and what the
-state goes on by once a ledger has taken it: the values that ``protocol.ledger`` goes by.
+"""What may stand in a table, what stands in the log after the newest round's entry, and which residuals claims may name.
+
+A claim may name a residual that a contribution, listed not long before it, left to its key. The log takes any digest; an audit looks for
+that contribution. A peer adds the residual that it was left last, so it always finds one. A residual that was spent already is found as
+well: that is no more than what coding left once before.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from manta_swarm.protocol.admission import Admission, Revocation
@@ -10,7 +13,7 @@ from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import work_of
-from manta_swarm.protocol.records import Claim, Contribution, Round
+from manta_swarm.protocol.records import Claim, Contribution, Header, Round
 from manta_swarm.protocol.reputation import Work
 from manta_swarm.protocol.rewards import TrainingSpec, capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.signed import Signed
@@ -19,6 +22,8 @@ from manta_swarm.protocol.table import Weighed, Weighing
 from manta_swarm.protocol.verdicts import Settlement, Verdict
 
 NO_RESIDUALS = "a residual in a run whose bodies leave none"
+
+RESIDUAL_ROUNDS = 32  # a residual is added to work on the bases of so many rounds after the table that left it, and then forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +234,41 @@ def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
 
 
 def weighed_in(listed: Sequence[Listed], weights: Sequence[int], clipped: Sequence[int]) -> tuple[Weighed, ...]:
-    """Return what a table's contributions weigh in the mean, as ``codec.outcome`` has it."""
+    """Return what a table's contributions weigh in the mean, as ``codec.mean`` has it."""
     return tuple(Weighed(one.body, one.round, one.cohort, weight, less) for one, weight, less in zip(listed, weights, clipped, strict=True))
+
+
+def is_added(left: int, newest: int, sorts_after: Callable[[int], bool]) -> bool:
+    """Return whether the residual that the table of ``left`` left is still added to what is signed after the commit of ``newest``."""
+    return newest - left <= RESIDUAL_ROUNDS and not any(sorts_after(round_) for round_ in range(left, newest + 1))
+
+
+def was_left(claim: Claim, round: int, sorts_after: Callable[[int], bool], left_by: Callable[[int], Mapping[bytes, bytes]]) -> bool:
+    """Return whether the residual that a claim in the table of ``round`` names was left to its key; True where it names none.
+
+    Args:
+        claim: what it says.
+        round: whose table has it.
+        sorts_after: whether the update that ends a round reorders the weights.
+        left_by: returns the residual that the table of a round left to each key with a claim in it.
+    """
+    if not claim.residual:
+        return True
+    for before in range(round - 1, max(0, claim.round - 2 - RESIDUAL_ROUNDS), -1):
+        if sorts_after(before):
+            return False
+        if left_by(before).get(claim.key) == claim.residual:
+            return True
+    return False
+
+
+def left_by(headers: Iterable[Header]) -> Mapping[bytes, bytes]:
+    """Return the residual that contributions of a log leave to each key with a claim in their body; who is left with none is not in it."""
+    opened = ((header, header.contribution.unchecked()) for header in headers)
+    return {
+        signed.unchecked().key: contribution.residual
+        for header, contribution in opened
+        if contribution.residual
+        for signed in header.claims
+        if signed.digest in contribution.in_body
+    }

@@ -1,6 +1,6 @@
 """What a round's contributions weigh in its mean. Integers only.
 
-The mean is a pure function of the contributions, their bodies and the round entry before it (``codec.outcome``); what of it needs no body
+The mean is a pure function of the contributions, their bodies and the round entry before it (``codec.mean``); what of it needs no body
 is here. Norms are those of coded vectors: integers in units of 2^min_exponent of the entry that a vector's base is.
 """
 

@@ -16,11 +16,10 @@ from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
-from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor
+from manta_swarm.peer.features.audit.auditor import AGAIN_PERCENT, AuditContext, Auditor, Volunteers
 from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.audit.computing import Ask, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching
-from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, PAGE_BYTES, VERDICT

@@ -28,7 +28,7 @@ from manta_swarm.runtime.child import python, tethered
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 MODULES = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", "tests.network.cheats")
-_LOADED = (*MODULES, "manta_swarm.aggregator.operator", "manta_swarm.automl.opening", "manta_swarm.peer.joining")
+_LOADED = (*MODULES, "manta_swarm.aggregator.operator", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
 _MAX_BYTES = 1 << 18
 _POLL_S = 0.02
 _ROOT = Path(__file__).resolve().parents[1]

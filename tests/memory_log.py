@@ -17,7 +17,7 @@ from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
-from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.mean import outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.blobs import Blob, BlobStore

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.follow.follower import after_table
-from manta_swarm.aggregator.follow.snapshots import Snapshots
+from manta_swarm.aggregator.follow.follower import Snapshots, after_table
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest

@@ -204,8 +204,8 @@ def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path 
             raise UserError(f"{out} is there already; it is left as it is: choose another name with --out")
         with ending_at_ctrl_c():
             from manta_swarm.automl.data.catalog import load_dataset
+            from manta_swarm.automl.data.image_folder import dirichlet_split, write_class_folders
             from manta_swarm.automl.data.images import ImageDataset
-            from manta_swarm.automl.data.splitting import dirichlet_split, write_class_folders
         dataset = load_dataset(name, root)
         if not isinstance(dataset, ImageDataset):  # where the name does not say it
             raise _no_classes(name, dataset.task)

@@ -201,7 +201,7 @@ def _tested(path: Path, folder: Path) -> list[str]:
     """Return how good an exported network is on all of a folder."""
     from manta_swarm.automl.evaluation.held_out import measure
     from manta_swarm.automl.export.card import metric_texts
-    from manta_swarm.automl.export.opened import open_exported
+    from manta_swarm.automl.export.files import open_exported
 
     network = open_exported(path)
     description = network.description

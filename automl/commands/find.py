@@ -165,7 +165,6 @@ def find(**arguments: Any) -> None:
 def _load() -> None:
     """Import what takes seconds, while there is nothing to clean up."""
     with ending_at_ctrl_c():
-        import manta_swarm.automl.opening
         import manta_swarm.automl.search.evaluators
         import manta_swarm.automl.search.journal
         import manta_swarm.automl.search.processes
@@ -269,7 +268,7 @@ def _find(options: Options, folder: Path, limits: Mapping[str, float], table: La
 def _opened(options: Options, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
     from manta_swarm.automl.data.catalog import load_dataset
     from manta_swarm.automl.evaluation.held_out import check_fit
-    from manta_swarm.automl.opening import open_snapshot
+    from manta_swarm.automl.training.snapshot import open_snapshot
     from manta_swarm.automl.training.update import state_digest
 
     assert options.snapshot is not None

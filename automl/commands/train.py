@@ -172,7 +172,7 @@ def _train(options: Options) -> None:
     from manta_swarm.automl.devices import CudaGraphs
     from manta_swarm.automl.environment import keep_freed_memory
     from manta_swarm.automl.evaluation.held_out import check_fit
-    from manta_swarm.automl.opening import checked_device
+    from manta_swarm.automl.training.snapshot import checked_device
     from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
 
     keep_freed_memory()

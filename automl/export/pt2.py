@@ -67,7 +67,7 @@ _EMPTY = ("custom_obj_values", "sym_float_values", "sym_bool_values", "treespec_
 _REBUILT: dict[str, object] = {
     "metadata": {},
     "guards_code": [],
-}  # only ever for people, or for checks that ``automl.export.opened`` makes itself
+}  # only ever for people, or for checks that ``automl.export.files`` makes itself
 
 
 def pt2_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
-from manta_swarm.automl.opening import open_snapshot
 from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
 from manta_swarm.automl.search.processes import MESSAGES, Ask, Found
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
+from manta_swarm.automl.training.snapshot import open_snapshot
 from manta_swarm.runtime.child import python
 from manta_swarm.runtime.line import Parent, be_child
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
-from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.mean import outcome
 from manta_swarm.codec.residuals import covered, given, left_over
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_ROWS, codec_named

@@ -178,7 +178,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
-    from manta_swarm.peer.faults import fault_line, pending_words, plain_fault, unproven_words
+    from manta_swarm.peer.status import fault_line, pending_words, plain_fault, unproven_words
 
     word = run.word
     if word is None:
@@ -255,7 +255,7 @@ def _proof(one: "Earned") -> dict[str, Any]:
 
 
 def _plain_word(word: "CreditWord") -> dict[str, Any]:
-    from manta_swarm.peer.faults import plain_fault
+    from manta_swarm.peer.status import plain_fault
 
     return {
         "round": word.round,

@@ -8,8 +8,8 @@ import psutil
 
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, STATUS_FILE, PeerStatus
 from manta_swarm.peer.control import look
-from manta_swarm.peer.faults import fault_line, pending_words, unproven_words
 from manta_swarm.peer.limits.limits import listed
+from manta_swarm.peer.status import fault_line, pending_words, unproven_words
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 
 _DOES = {SEEKING: "looks for its run", FETCHING: "gets its run's data", STARTING: "gets ready to train"}  # before it takes part

@@ -1,5 +1,6 @@
-"""Comes into a run that not everybody may take part in: by the manifest's list, the log's admission proof or an invitation shown once."""
+"""Comes into a run that not everybody may take part in, and asks the log whose admission was taken back."""
 
+import asyncio
 import contextlib
 
 from manta_swarm.network import timeouts
@@ -8,19 +9,71 @@ from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.finding import NotThere
-from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
-from manta_swarm.peer.contact.revoked import RevokedKeys
+from manta_swarm.peer.contact.run_locator import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof
+from manta_swarm.protocol.admission import GUEST, LIST, MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AdmissionProof, AskRevoked, Revoked
 from manta_swarm.protocol.admitted import Admitted
-from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.errors import RemoteFault, Unreachable, UserError
+from manta_swarm.protocol.encoding import pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 
+REVOKED_METHOD = "revoked"
+
 METHOD = "admission"
+
+
+class RevokedKeys:
+    """The keys that are out, beside those that the manifest lets in. Implements ``network.admission_filter.Roll`` and ``Keeper``."""
+
+    def __init__(self, node: OwnNode, operators: Operators, named: Admitted) -> None:
+        """Know of none yet; ``node`` asks, and its own key must not be among them. ``named``: whom the manifest lets in."""
+        self._own = node.key
+        self._line = OperatorLine(node, operators)
+        self._operators = operators
+        self._known = 0  # revocations that were taken
+        self._named = named
+        self.out: set[bytes] = set()
+
+    def trains(self, key: bytes) -> bool:
+        """See ``Roll``; whoever has an admission proof shows it."""
+        return self._named.trains(key)
+
+    async def look(self) -> None:
+        """Ask for what was taken back since the last look.
+
+        Raises:
+            Unreachable: the log does not answer.
+            RemoteFault: what it answers is nothing that its operators signed.
+            UserError: it is this peer's own admission.
+        """
+        while True:
+            answer = await self._line.call(REVOKED_METHOD, pack(AskRevoked(self._known)), timeout_s=timeouts.CALL_S)
+            page = unpack(Revoked, answer, max_bytes=MAX_PAGE_BYTES).signed
+            for signed in page:
+                revocation = signed.open()
+                if revocation.run != self._operators.run or revocation.operator not in self._operators:
+                    raise EncodingError("a revocation of another run, or of somebody who is no operator of it")
+                if revocation.what == PEER:
+                    self.out.add(revocation.target)
+                self._known += 1
+            if self._own in self.out:
+                raise UserError(f"{TAKEN_BACK}, which is this peer's: ask the operator why; what it earned before stays in the log")
+            if len(page) < MAX_PAGE:
+                return
+
+    async def keep(self) -> None:
+        """Look again and again, until this is cancelled.
+
+        Raises:
+            UserError: this peer's own admission was taken back.
+        """
+        while True:
+            with contextlib.suppress(Unreachable, RemoteFault):  # of the log; its other answers say what is wrong with it
+                await self.look()
+            await asyncio.sleep(timeouts.REVOKED_S)
 
 
 async def enter(

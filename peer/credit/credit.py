@@ -19,7 +19,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted, CreditWord
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
-from manta_swarm.peer.faults import is_guilty
+from manta_swarm.peer.status import is_guilty
 from manta_swarm.peer.store import PAYOUT_RECEIPTS
 from manta_swarm.peer.sync.check import SHARE
 from manta_swarm.protocol.encoding import pack

@@ -23,7 +23,7 @@ from manta_swarm.peer.control import LEAVE, PAUSE, RESUME, look, tell
 from manta_swarm.peer.dashboard import text
 from manta_swarm.peer.dashboard.text import Machine, Rates, Window
 from manta_swarm.peer.limits import sensors
-from manta_swarm.peer.limits.power import PowerMeter
+from manta_swarm.peer.limits.sensors import PowerMeter
 from manta_swarm.peer.status import YOU
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.runtime.control import NobodyRuns

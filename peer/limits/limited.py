@@ -10,8 +10,8 @@ from manta_swarm.peer.limits.limiter import hold_back
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.workers.devices import DeviceChoice
+from manta_swarm.peer.workers.pool import ThrottledPool
 from manta_swarm.peer.workers.processes import ProcessPool
-from manta_swarm.peer.workers.resting import ThrottledPool
 
 
 class LimitedPeer:

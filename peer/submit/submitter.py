@@ -1,4 +1,4 @@
-"""From what a peer learnt to the log's tables: it is signed, handed in with the cohort or alone, and kept until the log has it.
+"""From what a peer learnt to the log's tables: signed, handed in with the cohort or alone, kept until the log has it, and told.
 
 What is signed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
 comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.
@@ -19,10 +19,13 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort import Accepted, CohortSession, Gathered
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
+from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import Kept
 from manta_swarm.peer.submit.making import (
     Made,
     Own,
+    Residual,
+    Residuals,
     cohort_body,
     is_common,
     made_of,
@@ -31,7 +34,7 @@ from manta_swarm.peer.submit.making import (
     own_contribution,
     weight_of,
 )
-from manta_swarm.peer.submit.residuals import Residual, Residuals
+from manta_swarm.peer.submit.promises import Fate, NewCommit, Outcome
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
@@ -383,3 +386,42 @@ class Submitter:
             await self._features.keep(opened.round, opened.base, named_mean(opened, mean))
         else:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
+
+
+def show_outcome(live_status: LiveStatus, outcome: Outcome) -> None:
+    """Show what became of a contribution."""
+    samples = outcome.signed.samples
+    if outcome.fate is Fate.BROKEN:
+        live_status.add(promises_broken=1)
+        live_status.say(
+            f"the log gave an inclusion promise for round {outcome.round} and did not keep it: {samples} samples are not in its table"
+        )
+    elif outcome.fate is Fate.REPLACED:
+        live_status.add(samples_lost=samples)
+        live_status.say(f"{samples} samples do not count: other work of this peer on the same state does, which its cohort handed in")
+    elif outcome.fate is Fate.COUNTED_AFTER_ALL:
+        live_status.add(samples_lost=-samples)
+        live_status.say(f"{samples} samples do count after all: the cohort handed them in, for round {outcome.round}")
+    if outcome.is_counted:
+        live_status.counted(outcome.round, samples)
+
+
+def show_commit(live_status: LiveStatus, commit: NewCommit, dropped: dict[str, int]) -> None:
+    """Show a commit; ``dropped`` are this peer's contributions that came to nothing so far, by reason."""
+    entry = commit.entry
+    live_status.add(samples_lost=commit.samples_lost)
+    live_status.committed(
+        round_=entry.round,
+        state=entry.state,
+        contributions=entry.contributions,
+        counted=commit.is_counted,
+        lost=commit.samples_lost,
+    )
+    live_status.update(dropped=dropped, waiting_for="")
+
+
+def show_lost(live_status: LiveStatus, attempt: Attempt, dropped: dict[str, int]) -> None:
+    """Show that what was handed in comes to nothing, and why; ``dropped`` as for ``show_commit``."""
+    live_status.add(samples_lost=attempt.samples_lost)
+    live_status.update(dropped=dropped)
+    live_status.say(f"{attempt.samples_lost} samples do not count: {attempt.why}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manta_swarm.automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
 from manta_swarm.codec.coding import Body, body_num_bytes, group_sizes, parse
-from manta_swarm.codec.outcome import mean_of
+from manta_swarm.codec.mean import mean_of
 from manta_swarm.codec.vectors import joined, vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob

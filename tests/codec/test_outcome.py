@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import encode, parse
-from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.mean import Outcome, outcome
 from manta_swarm.protocol.exchange import CHUNK, CLIP, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_AGE
 from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.signing import sha256

@@ -19,7 +19,7 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import Body, body_groups, encode, group_sizes, parse
-from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.mean import Outcome, outcome
 from manta_swarm.codec.residuals import left_over, vector_digest
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.memory import MemoryNetwork

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.follow import snapshots
+from manta_swarm.aggregator.follow import follower
 from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.log.log import Log
@@ -111,8 +111,8 @@ def follow(self: Follower, *args: Any) -> Next:
 
 true_follow = Follower.follow
 Follower.follow = follow  # type: ignore[method-assign]
-true_save = snapshots.save_snapshot
-snapshots.save_snapshot = save_snapshot
+true_save = follower.save_snapshot
+follower.save_snapshot = save_snapshot
 Log.commit = commit  # type: ignore[method-assign]
 Log._sign = sign  # type: ignore[method-assign]
 if WHAT == "dies-open":

@@ -21,7 +21,7 @@ from manta_swarm.aggregator.follow.replay import Played
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
-from manta_swarm.codec.outcome import outcome
+from manta_swarm.codec.mean import outcome
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network.blobs import METHOD
 from manta_swarm.network.daemon import ask

@@ -19,7 +19,7 @@ from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig, write_run_file
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.files import open_exported
 from manta_swarm.automl.search.journal import FileJournal, Settings
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import TINY

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from manta_swarm.automl.data.dataset import CENTRE_SQUARE, Preparation
 from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
-from manta_swarm.automl.export.opened import ExportedNetwork
+from manta_swarm.automl.export.files import ExportedNetwork, exported_files
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet
-from manta_swarm.automl.export.writer import exported_files
 from manta_swarm.automl.forms import FORMATS, PT2
 from manta_swarm.automl.models.networks import plain_network
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, SearchSpace

@@ -15,7 +15,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
 from manta_swarm.automl.export.description import Description
-from manta_swarm.automl.export.opened import ExportedNetwork, open_exported
+from manta_swarm.automl.export.files import ExportedNetwork, open_exported
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.automl.search.journal import FileJournal
 from manta_swarm.automl.spaces.space import TINY

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import body_groups, encode, parse
-from manta_swarm.codec.outcome import Outcome, outcome
+from manta_swarm.codec.mean import Outcome, outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.wrong_group import Measure, WrongGroup

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network import host
-from manta_swarm.network.host import host_digest
+from manta_swarm.network import lan
+from manta_swarm.network.lan import host_digest
 from manta_swarm.protocol.signing import sha256
 
 RUN, OTHER = sha256(b"run"), sha256(b"other")
@@ -16,8 +16,8 @@ RUN, OTHER = sha256(b"run"), sha256(b"other")
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Return where this host's names are."""
     machine, boot = tmp_path / "machine-id", tmp_path / "boot_id"
-    monkeypatch.setattr(host, "_MACHINE_IDS", (machine, tmp_path / "none"))
-    monkeypatch.setattr(host, "_BOOT_ID", boot)
+    monkeypatch.setattr(lan, "_MACHINE_IDS", (machine, tmp_path / "none"))
+    monkeypatch.setattr(lan, "_BOOT_ID", boot)
     return machine, boot
 
 

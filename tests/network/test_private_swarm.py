@@ -13,7 +13,7 @@ from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.data.catalog import digits
-from manta_swarm.automl.data.splitting import write_class_folders
+from manta_swarm.automl.data.image_folder import write_class_folders
 from tests.network.processes import DEADLINE_S, processes_of
 
 pytestmark = pytest.mark.swarm

@@ -6,7 +6,7 @@ import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
-from manta_swarm.peer.features.audit.volunteers import Volunteers
+from manta_swarm.peer.features.audit.auditor import Volunteers
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory

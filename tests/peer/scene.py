@@ -37,8 +37,7 @@ from manta_swarm.peer.train.data import Held
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice
-from manta_swarm.peer.workers.pool import InProcess
-from manta_swarm.peer.workers.resting import ThrottledPool
+from manta_swarm.peer.workers.pool import InProcess, ThrottledPool
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256

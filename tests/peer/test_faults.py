@@ -3,7 +3,7 @@
 import pytest
 
 from manta_swarm.network.peer_status import FaultSeen
-from manta_swarm.peer.faults import advice, fault_line, is_guilty, pending_words, plain_fault, unproven_words, verdict
+from manta_swarm.peer.status import advice, fault_line, is_guilty, pending_words, plain_fault, unproven_words, verdict
 from manta_swarm.protocol.reputation import FALSE, WITHHELD, Fault
 
 CONTRIBUTION = bytes(range(32))

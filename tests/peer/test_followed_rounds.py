@@ -14,8 +14,8 @@ from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.features.audit.process import FetchedVectors
 from manta_swarm.protocol.exchange import Exchange
+from manta_swarm.protocol.listed import left_by, was_left
 from manta_swarm.protocol.records import Claim, Header
-from manta_swarm.protocol.residuals import left_by, was_left
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import DEADLINE_S, SMALL_EXCHANGE, until

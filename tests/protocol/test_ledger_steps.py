@@ -9,10 +9,10 @@ import pytest
 from manta_swarm.protocol.admission import LIST, AdmissionRule
 from manta_swarm.protocol.errors import ClaimError, LedgerError
 from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import left_by
 from manta_swarm.protocol.microbatches import place_of_microbatch, work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header, StepMean, entry_of
 from manta_swarm.protocol.reputation import FALSE, Fault
-from manta_swarm.protocol.residuals import left_by
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome

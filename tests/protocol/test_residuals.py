@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from manta_swarm.protocol.errors import LedgerError
-from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.listed import RESIDUAL_ROUNDS, Listed, is_added, was_left
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS, is_added, was_left
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing
 from tests.protocol.ledgers import ledger_of

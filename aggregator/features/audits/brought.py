@@ -102,7 +102,7 @@ class Facts(Protocol):
         """Return the digest of the state that work for a round begins with, and the min exponent of its bodies."""
 
     async def left(self, audited: Audited) -> tuple[bool, ...]:
-        """Return of each claim whether the residual that it names was left to its key (``protocol.residuals.was_left``)."""
+        """Return of each claim whether the residual that it names was left to its key (``protocol.listed.was_left``)."""
 
 
 class Brought:

@@ -12,10 +12,10 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.exchange import codec_named
+from manta_swarm.protocol.listed import left_by, was_left
 from manta_swarm.protocol.notes import parse_tree_head, split_note
 from manta_swarm.protocol.records import Header, Round, open_entry
 from manta_swarm.protocol.reputation import Reputation
-from manta_swarm.protocol.residuals import left_by, was_left
 from manta_swarm.protocol.signed import is_signed
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, AskEntries, Page
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.follow.snapshots import Snapshots
+from manta_swarm.aggregator.follow.follower import Snapshots
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig

@@ -1,4 +1,4 @@
-"""Audits contributions of others: the work of a named auditor, and of a volunteer, in what the person's limits leave.
+"""Audits contributions of others: the work of a named auditor, which weighs what volunteers find, and of a volunteer, within limits.
 
 After each commit it asks the log what waits for it, gets what was brought, has a process of low priority compute it all again, and says
 what came out: a named auditor by a verdict for the log, a volunteer by a finding for the named one. A named one leaves a contribution to
@@ -7,12 +7,17 @@ else knows, and for each of a volunteer that was wrong before. What takes someth
 
 What cannot be judged, by nobody's fault, is left: no verdict is said of it. Own vectors of a step are asked for once its mean turns out
 not to fit; who has no time left to bring them then has not withheld them.
+
+A named auditor writes down the public keys of volunteers that found good what was not: it does not believe them any more, also after a
+restart.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -21,7 +26,6 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Said
 from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
-from manta_swarm.peer.features.audit.volunteers import Volunteers
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
@@ -32,6 +36,7 @@ from manta_swarm.protocol.auditing import (
     Assignment,
     Assignments,
     Finding,
+    number,
     vectors_of,
 )
 from manta_swarm.protocol.encoding import pack, unpack
@@ -40,9 +45,14 @@ from manta_swarm.protocol.records import Claim, Contribution
 from manta_swarm.protocol.signed import Signed, is_signed
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import AuditRules, Verdict
+from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.child import ChildLost
 from manta_swarm.runtime.tasks import wait_within
 from manta_swarm.runtime.turns import PausedProcess
+
+AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again
+_MAX = 4096  # of the newest; each was proven, which takes more work than a lie is worth
+_MAX_BYTES = _MAX * 64
 
 AGAIN_S = 10.0  # until the log is asked again
 LAST_S = 60.0  # once the run is over, for a log that does not answer any more
@@ -50,6 +60,45 @@ LEAST_ROUNDS = 2  # that members have to bring own vectors, once these are asked
 _DEATHS = 3  # in a row, until nothing is audited any more
 
 logger = logging.getLogger("manta.audits")
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    keys: tuple[bytes, ...]
+
+
+class Volunteers:
+    """Those of one auditor's run."""
+
+    def __init__(self, path: Path, again_percent: int = AGAIN_PERCENT) -> None:
+        """Begin with those in the file ``path``, whose folder is there; none where there is no such file.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        self._file = AtomicFile(path, _MAX_BYTES, "delete it: the volunteers that it named will be found out again")
+        self._again_percent = again_percent
+        self._secret = os.urandom(32)  # of this life: nobody can foresee what is computed again
+        self._distrusted = (self._file.load(_Keys) or _Keys(())).keys
+
+    def are_believed(self, contribution: bytes, volunteer: bytes) -> bool:
+        """Return whether what this volunteer finds of a contribution is not computed again."""
+        return volunteer not in self._distrusted and number("again", self._secret, contribution) % 100 >= self._again_percent
+
+    @property
+    def distrusted(self) -> frozenset[bytes]:
+        """Those of whom nothing is believed."""
+        return frozenset(self._distrusted)
+
+    def distrust(self, volunteer: bytes) -> None:
+        """Believe a volunteer no more. Blocks.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        if volunteer not in self._distrusted:
+            self._distrusted = (*self._distrusted, volunteer)[-_MAX:]
+            self._file.save(_Keys(self._distrusted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from torch import Tensor
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor
+from manta_swarm.peer.features.audit.auditor import AuditContext, Auditor, Volunteers
 from manta_swarm.peer.features.audit.computing import Process
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.audit.fetching import Fetching
-from manta_swarm.peer.features.audit.volunteers import Volunteers
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits

@@ -11,7 +11,7 @@ from manta_swarm.codec.coding import parse
 from manta_swarm.codec.residuals import given, vector_digest
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
-from manta_swarm.peer.submit.residuals import ZEROS, Residual
+from manta_swarm.peer.submit.making import ZEROS, Residual
 from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.leases import Leased

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.invitation import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
+from manta_swarm.peer.contact.run_locator import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown, NotLetIn
 from manta_swarm.peer.features.light.pay import Pay, last_look
 from manta_swarm.peer.features.light.work import Done, LightWork, NoUse

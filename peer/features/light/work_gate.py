@@ -12,7 +12,7 @@ import torch
 
 from manta_swarm.automl.environment import give_back_memory
 from manta_swarm.network.traffic import Flow, Traffic
-from manta_swarm.peer.workers.resting import Account
+from manta_swarm.peer.workers.pool import Account
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 

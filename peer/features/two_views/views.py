@@ -20,8 +20,18 @@ from manta_swarm.automl.spaces.space import MAX_TEXT, Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.automl.training.vertical import SiteWorker
 from manta_swarm.network import timeouts
-from manta_swarm.peer.features.two_views.link import GAVE_UP, PART_BYTES, Attempt, FollowingAttempt
-from manta_swarm.peer.features.two_views.partner import MAX_SMALL_BYTES, MEET, TROUBLE, Near, Partner, Site
+from manta_swarm.peer.features.two_views.partner import (
+    GAVE_UP,
+    MAX_SMALL_BYTES,
+    MEET,
+    PART_BYTES,
+    TROUBLE,
+    Attempt,
+    FollowingAttempt,
+    Near,
+    Partner,
+    Site,
+)
 from manta_swarm.peer.train.work import ComputeThread, now_ms
 from manta_swarm.peer.workers.pool import Done, SingleWorker, WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack

@@ -50,7 +50,7 @@ def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
 
 
 def test_figures_of_a_gpu_say_what_they_were_computed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manta_swarm.automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    monkeypatch.setattr("manta_swarm.automl.training.snapshot.checked_device", lambda name: "cpu")  # this computer may have no GPU
     named = ("evaluate", "round-00000005.safetensors", "--random", "0")
     lines = [call(*named, *typed).output.splitlines() for typed in ((), ("--device", "cuda"), ("--device", "cuda", "--precision", "bf16"))]
     said = "classifier-tiny after round 5, 355 held-out images of digits"

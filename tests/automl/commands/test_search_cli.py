@@ -80,7 +80,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
         ("manta_swarm.automl.data.catalog.load_dataset", ["train", "--out", "out"]),
         ("manta_swarm.automl.api.open_snapshot", ["evaluate", SNAPSHOT]),
         ("manta_swarm.automl.latency.profiler.profile", ["profile", "--out", "table.json"]),
-        ("manta_swarm.automl.opening.open_snapshot", ["find", "--snapshot", SNAPSHOT]),
+        ("manta_swarm.automl.training.snapshot.open_snapshot", ["find", "--snapshot", SNAPSHOT]),
         ("manta_swarm.automl.api.open_snapshot", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
     ],
 )

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
 from manta_swarm.automl.data.catalog import digits as load_digits
-from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.files import open_exported
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.snapshot import load_snapshot

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.automl.cli import main
 from manta_swarm.automl.data.catalog import digits
-from manta_swarm.automl.data.image_folder import private_folder
-from manta_swarm.automl.data.splitting import dirichlet_split, part_of, write_class_folders
+from manta_swarm.automl.data.image_folder import dirichlet_split, part_of, private_folder, write_class_folders
 from manta_swarm.protocol.errors import UserError
 
 

@@ -8,8 +8,8 @@ import torch
 from manta_swarm.automl.data.dataset import CROPS, Preparation
 from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
+from manta_swarm.automl.export.files import exported_files
 from manta_swarm.automl.export.subnet import Subnet
-from manta_swarm.automl.export.writer import exported_files
 from manta_swarm.automl.forms import FORMATS
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named

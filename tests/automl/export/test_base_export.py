@@ -5,10 +5,9 @@ from pathlib import Path
 import torch
 
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.files import TOLERANCE, open_exported, write
 from manta_swarm.automl.export.quantised import quantised
 from manta_swarm.automl.export.subnet import add_statistics, statistics_path, stored_subnet
-from manta_swarm.automl.export.writer import TOLERANCE, write
 from manta_swarm.automl.models.networks import build, deployed
 from manta_swarm.automl.spaces.space import space_named
 from tests.automl.export.exports import random_subnet

@@ -15,9 +15,8 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.export import load_folder
 from manta_swarm.automl.export.card import card
 from manta_swarm.automl.export.description import Description, Provenance
-from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.files import TOLERANCE, open_exported, write
 from manta_swarm.automl.export.subnet import cut, provenance_of
-from manta_swarm.automl.export.writer import TOLERANCE, write
 from manta_swarm.automl.forms import FORMATS, check_targets
 from manta_swarm.automl.models.networks import deployed
 from manta_swarm.automl.models.supernet import Supernet

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from manta_swarm.automl.export import load_folder
-from manta_swarm.automl.export.opened import open_exported
+from manta_swarm.automl.export.files import open_exported
 from manta_swarm.protocol.errors import UserError
 from tests.automl.export.exports import random_files, random_subnet
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from manta_swarm.automl.export.files import open_exported
 from manta_swarm.automl.export.onnx import read_onnx
-from manta_swarm.automl.export.opened import open_exported
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.protocol.errors import UserError
 from tests.automl.export.exports import random_files

@@ -5,8 +5,7 @@ import torch
 from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
-from manta_swarm.automl.export.opened import open_exported
-from manta_swarm.automl.export.writer import TOLERANCE, exported_files
+from manta_swarm.automl.export.files import TOLERANCE, exported_files, open_exported
 from manta_swarm.automl.forms import PTE, check_targets
 from manta_swarm.automl.models.networks import deployed
 from manta_swarm.protocol.errors import UserError

@@ -16,11 +16,10 @@ from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.evaluation.held_out import measure
 from manta_swarm.automl.export.card import card
 from manta_swarm.automl.export.description import Description
+from manta_swarm.automl.export.files import open_exported, write
 from manta_swarm.automl.export.onnx import read_onnx
-from manta_swarm.automl.export.opened import open_exported
 from manta_swarm.automl.export.quantised import quantised, quantised_bytes
 from manta_swarm.automl.export.subnet import Subnet
-from manta_swarm.automl.export.writer import write
 from tests.automl.export.exports import random_onnx_model, random_subnet
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from manta_swarm.automl.models.matching import correlate
+from manta_swarm.automl.models.stereo import correlate
 from manta_swarm.automl.spaces.shapes import correlation_macs
 
 

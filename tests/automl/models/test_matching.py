@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from manta_swarm.automl.models.gradients import of_length_one
-from manta_swarm.automl.models.matching import FineMatch, correlate_groups, warped_likeness
+from manta_swarm.automl.models.stereo import FineMatch, correlate_groups, warped_likeness
 from manta_swarm.automl.spaces.shapes import MatchShape, match_shape
 from manta_swarm.automl.spaces.space import STEREO_TINY
 

@@ -114,7 +114,7 @@ def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
     snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     typed = ("--device", "cuda", "--precision", "bf16", "--random", "0")
-    monkeypatch.setattr("manta_swarm.automl.opening.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    monkeypatch.setattr("manta_swarm.automl.training.snapshot.checked_device", lambda name: "cpu")  # this computer may have no GPU
     result = find(snapshot, *typed, "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     assert measured.precisions == {"bf16"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from manta_swarm.automl.data.dataset import Batch
+from manta_swarm.automl.data.image_folder import part_of
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.splitting import part_of
 from manta_swarm.automl.devices import Calls
 from manta_swarm.automl.training.cohorts import Cohort
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.peer.limits.power import PowerMeter, Watts
+from manta_swarm.peer.limits.sensors import PowerMeter, Watts
 from tests.clocks import ManualClock
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from manta_swarm.codec.residuals import residual_digest, vector_digest
 from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.submit.making import ZEROS, Residuals
 from manta_swarm.peer.submit.promises import Known
-from manta_swarm.peer.submit.residuals import ZEROS, Residuals
 from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.listed import RESIDUAL_ROUNDS
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.residuals import RESIDUAL_ROUNDS
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.peer.contexts import context_of
 from tests.runs import FixedTrainingSpec, manifest_of

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
-from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
-from manta_swarm.peer.workers.resting import ThrottledPool
+from manta_swarm.peer.workers.pool import Changes, Done, ThrottledPool, WorkerLost
 from tests.network.virtual_time import LoopClock, now, run_virtual
 
 MICROBATCH = Microbatch(7, b"base", 0, b"key", 0, TINY.smallest(), 8)

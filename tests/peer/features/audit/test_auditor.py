@@ -9,9 +9,8 @@ import pytest
 
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.vectors import serve_vectors
-from manta_swarm.peer.features.audit.auditor import Auditor
+from manta_swarm.peer.features.audit.auditor import AGAIN_PERCENT, Auditor, Volunteers
 from manta_swarm.peer.features.audit.computing import Found, Said
-from manta_swarm.peer.features.audit.volunteers import AGAIN_PERCENT, Volunteers
 from manta_swarm.protocol.auditing import NEED, VECTOR
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256

@@ -19,7 +19,7 @@ from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE, LeaseSession
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
-from manta_swarm.peer.submit.residuals import Residual
+from manta_swarm.peer.submit.making import Residual
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from manta_swarm.automl.data.catalog import digits
+from manta_swarm.automl.data.image_folder import part_of
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.data.splitting import part_of
 from manta_swarm.automl.evaluation.held_out import evaluate
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import TINY

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from manta_swarm.automl.data.catalog import digits
-from manta_swarm.automl.data.splitting import write_class_folders
+from manta_swarm.automl.data.image_folder import write_class_folders
 from manta_swarm.peer.config import PeerConfig, check_join
 from manta_swarm.peer.features.private import noise
 from manta_swarm.peer.features.private.plugin import described, load_private, noise_of, refuse_private
