@@ -41,6 +41,8 @@ _USES = 3  # of the nodes that a search found: a record lives for more publicati
 _REMEMBERED = 64  # names
 _DICTIONARY = 0x50  # hivemind's MessagePack extension
 
+_Found = dict[DHTID, tuple[ValueWithExpiration | None, dict[DHTID, PeerID]]]
+
 
 def node_id_of(peer: PeerID) -> DHTID:
     """Return the id of a node in the DHT, which follows from its key."""
@@ -157,9 +159,6 @@ def _unpacked(buf: bytes, *, max_ext_len: int = 0, max_array_len: int = 0) -> An
         max_map_len=0,
         max_ext_len=max_ext_len,
     )
-
-
-_Found = dict[DHTID, tuple[ValueWithExpiration | None, dict[DHTID, PeerID]]]
 
 
 class BoundedProtocol(DHTProtocol):  # type: ignore[misc]

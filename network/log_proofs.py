@@ -26,6 +26,10 @@ MAX_COSIGNED_BYTES = 192
 MAX_ASK_ENTRIES_BYTES = 32
 MAX_ENTRIES_BYTES = 2**20  # of one answer; it has one entry at least
 
+MAX_RECORD_BYTES = 2000  # a record in the DHT has at most 2048
+LIVES_S = 900.0
+PUBLISHED_S = (10.0, 300.0)  # shortest pause after a new one, and longest without one
+
 
 @dataclass(frozen=True, slots=True)
 class HeldHead:
@@ -190,11 +194,6 @@ async def departure_from(log: LogClient, held: Commitment) -> tuple[Departure | 
             break
         log.line.turn_away(f"it shows {head.size} entries, not proven to go on from {held.proven.tree_head.size}")
     return found, shown
-
-
-MAX_RECORD_BYTES = 2000  # a record in the DHT has at most 2048
-LIVES_S = 900.0
-PUBLISHED_S = (10.0, 300.0)  # shortest pause after a new one, and longest without one
 
 
 def name_of(run: bytes) -> str:

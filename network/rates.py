@@ -24,6 +24,33 @@ MAX_KEYS = 1024
 FAULTS_FORGIVEN = 8  # of one key within ``FORGET_S``
 FORGET_S = 60.0
 
+Name = TypeVar("Name", bound=Hashable)
+
+MAX_NAMES = 16_384
+_NOTHING = 1e-6  # of a request: what is lost in a float
+
+# An honest peer makes about ten calls a round at the log, and one for each megabyte; in a cohort a few for each local step.
+CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000
+AT_ONCE_S = 10  # so many seconds' calls may come at once
+# What costs the one who answers signatures to check, or a place on the disk, is worth more calls than one.
+COSTS = {
+    "header": 20,
+    "admission": 20,
+    "measure": 20,
+    "cosigned": 20,
+    FINDING: 20,
+    VERDICT: 20,
+    "entries": 5,
+    "contributions": 5,
+    "DHTProtocol.rpc_store": 10,
+    "DHTProtocol.rpc_find": 10,
+}
+RELAYED = "relayed"
+OTHER_KEYS = "keys of other kinds"
+
+_LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected
+_LOOK_SHARE = 0.05  # of the time, that these looks take at most
+
 
 class Faults:
     """Counts refusals by key and by reason."""
@@ -56,12 +83,6 @@ class Faults:
         return {key: dict(reasons) for key, (reasons, _, _) in self._by_key.items()}
 
 
-Name = TypeVar("Name", bound=Hashable)
-
-MAX_NAMES = 16_384
-_NOTHING = 1e-6  # of a request: what is lost in a float
-
-
 @dataclass
 class Rates(Generic[Name]):
     """A token bucket for each name: a burst at once, then a rate per second. Of too many names the oldest is forgotten."""
@@ -85,29 +106,6 @@ class Rates(Generic[Name]):
         """Count what was done already: later requests wait for it."""
         left, since_ms = self._left.pop(name, (self.at_once, now_ms))
         self._left[name] = (min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once) - cost, now_ms)
-
-
-# An honest peer makes about ten calls a round at the log, and one for each megabyte; in a cohort a few for each local step.
-CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000
-AT_ONCE_S = 10  # so many seconds' calls may come at once
-# What costs the one who answers signatures to check, or a place on the disk, is worth more calls than one.
-COSTS = {
-    "header": 20,
-    "admission": 20,
-    "measure": 20,
-    "cosigned": 20,
-    FINDING: 20,
-    VERDICT: 20,
-    "entries": 5,
-    "contributions": 5,
-    "DHTProtocol.rpc_store": 10,
-    "DHTProtocol.rpc_find": 10,
-}
-RELAYED = "relayed"
-OTHER_KEYS = "keys of other kinds"
-
-_LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected
-_LOOK_SHARE = 0.05  # of the time, that these looks take at most
 
 
 @dataclass(frozen=True, slots=True)

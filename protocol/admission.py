@@ -22,6 +22,12 @@ MAX_LET_IN = 2**20  # keys by one invitation
 MAX_ADMISSION_BYTES = 1024
 MAX_ADMISSION_PROOF_BYTES = 192
 
+PEER, INVITED = "peer", "invitation"
+TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
+MAX_REVOCATION_BYTES = 256
+MAX_PAGE = 256  # revocations in one answer
+MAX_PAGE_BYTES = MAX_PAGE * (MAX_REVOCATION_BYTES + 96)
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRule:
@@ -121,13 +127,6 @@ def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators:
     if found.operator not in operators:
         raise SignatureError("the signature of this admission proof is by no operator of the run")
     return found.role
-
-
-PEER, INVITED = "peer", "invitation"
-TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
-MAX_REVOCATION_BYTES = 256
-MAX_PAGE = 256  # revocations in one answer
-MAX_PAGE_BYTES = MAX_PAGE * (MAX_REVOCATION_BYTES + 96)
 
 
 @dataclass(frozen=True, slots=True)

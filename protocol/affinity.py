@@ -25,6 +25,9 @@ JOIN_US, STAY_US = STEPS_US[6], STEPS_US[8]  # 8 ms and 16 ms: who comes to a co
 _MERGED = MAX_GROUP * 3 // 4  # two cohorts become one of at most so many, so that the next one to come has room
 _MARGIN = (1189, 1000)  # a quarter of a power of 2: beyond its step a round trip may be so much without being of another one
 
+_NOT_NEAR = 3
+_Part = list[int]
+
 
 def tag_of(key: bytes) -> bytes:
     """Return what a node is called in positions (8 bytes)."""
@@ -126,10 +129,6 @@ def cohort_peers_of(own: Placed, peers: Iterable[Placed]) -> frozenset[bytes]:
     Nobody else's announcement counts, and all of a name stand where it meets and know each other: so they agree, whomever else each knows.
     """
     return _Grouping([own, *(peer for peer in peers if peer.cohort == own.cohort and peer.key != own.key)]).together_with(own.key)
-
-
-_NOT_NEAR = 3
-_Part = list[int]
 
 
 class _Grouping:

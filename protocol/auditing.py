@@ -39,6 +39,10 @@ MAX_SIGNED_VERDICT_BYTES = MAX_VERDICT_BYTES + 128
 MAX_HEADER_BYTES = 65_535
 MAX_DUTIES_BYTES = 256 + MAX_DUTIES * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048 + 16 * MAX_LOCAL_STEPS)
 
+KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that were found good before
+
+MOST_GAIN = 1.0  # contributions: making a new key proven costs more work than that
+
 
 class Fate(IntEnum):
     """What the log says of a contribution to one of its keys."""
@@ -237,9 +241,6 @@ def vectors_of(contribution: Contribution, claims: tuple[Claim, ...], failed: tu
     return tuple(dict.fromkeys((*means, *residuals, *own)))
 
 
-KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that were found good before
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A contribution that may be drawn."""
@@ -293,9 +294,6 @@ def _paid_by(budget: int, beacon: bytes, candidates: Iterable[Candidate]) -> lis
             found.append(each)
         budget -= cost
     return found
-
-
-MOST_GAIN = 1.0  # contributions: making a new key proven costs more work than that
 
 
 def gain(rules: AuditRules, part: float) -> float:

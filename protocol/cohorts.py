@@ -14,6 +14,12 @@ from manta_swarm.protocol.signing import PublicKey, sha256
 TOKEN_BYTES = 32
 AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change from round to round
 
+NUM_SIZES = 4
+ALL = NUM_SIZES  # architectures of every cost: a name that says nothing
+_SIZED = re.compile(r".+\.size-([1-3])")
+_MAX_NAME = 63  # characters, see ``protocol.fields.check_name``
+_MAX_BARE = _MAX_NAME - len(".size-1")
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -65,13 +71,6 @@ def cohort_peer_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, 
 def is_cohort_peer_proof(proof: bytes, token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bool:
     """Return whether ``caller`` holds the token."""
     return hmac.compare_digest(proof, cohort_peer_proof(token, run, cohort, caller, callee))
-
-
-NUM_SIZES = 4
-ALL = NUM_SIZES  # architectures of every cost: a name that says nothing
-_SIZED = re.compile(r".+\.size-([1-3])")
-_MAX_NAME = 63  # characters, see ``protocol.fields.check_name``
-_MAX_BARE = _MAX_NAME - len(".size-1")
 
 
 def is_size(size: int) -> bool:

@@ -27,6 +27,8 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH} arrays"
 _BYTES, _TEXT, _ARRAY = 2, 3, 4
 _ONE_BYTE, _EIGHT_BYTES = 24, 27
 
+_Reader = Callable[[Any], Any]  # returns a value as what it is read as, or raises _Fault
+
 
 def encode(value: Value) -> bytes:
     """Return the canonical bytes of ``value``.
@@ -182,9 +184,6 @@ class _Fault(Exception):
         """Return this, one part further out."""
         self.path.append(part)
         return self
-
-
-_Reader = Callable[[Any], Any]  # returns a value as what it is read as, or raises _Fault
 
 
 @cache

@@ -21,6 +21,22 @@ MAX_LIST_BYTES = 8 << 20
 MAX_SHARDS = 7_000  # so that a list of so many, and of as many classes as there can be, is a record (protocol.encoding.MAX_ITEMS)
 MAX_SHARD_BYTES = 1 << 30
 
+DECAYS = ("all", "matrices")
+MAX_PERCENT = 200
+ALL_PERCENT = 100
+
+MAX_MANIFEST_BYTES = 262_144
+MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all
+MAX_COSTS = 4096  # prices of a manifest
+MAX_GENE_TEXT = 40
+MAX_OPERATORS = 7
+TASKS = ("classification", "stereo")
+ALGORITHMS = ("data-parallel", "model-parallel")
+SCHEDULES = ("sandwich", "shrinking")
+COHORTS = ("consent", "affinity")
+
+_DECIMAL = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
+
 
 @dataclass(frozen=True, slots=True)
 class TravellingShards:
@@ -40,11 +56,6 @@ class TravellingShards:
             raise ValueError(f"a set has 2 to {MAX_SHARDS} shards, of which one at least is held out")
         if not 1 <= self.size_bytes <= MAX_SHARDS * MAX_SHARD_BYTES:
             raise ValueError("size_bytes is of shards that cannot be")
-
-
-DECAYS = ("all", "matrices")
-MAX_PERCENT = 200
-ALL_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +85,6 @@ class Recipe:
 
 
 USUAL = Recipe()
-
-
-MAX_MANIFEST_BYTES = 262_144
-MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all
-MAX_COSTS = 4096  # prices of a manifest
-MAX_GENE_TEXT = 40
-MAX_OPERATORS = 7
-TASKS = ("classification", "stereo")
-ALGORITHMS = ("data-parallel", "model-parallel")
-SCHEDULES = ("sandwich", "shrinking")
-COHORTS = ("consent", "affinity")
-
-_DECIMAL = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
 
 
 @dataclass(frozen=True, slots=True)

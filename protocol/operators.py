@@ -19,6 +19,9 @@ from manta_swarm.protocol.signing import PublicKey, verify_note
 
 MAX_COUNTED_BYTES = 2048  # of a note with one line of each of the most operators, and a little more
 
+LATER = 3  # rounds after the newest of its log for which an operator keeps contributions at most
+_BEHIND = 1  # a round that the old self had in its log, and another one has accepted only
+
 
 @dataclass(frozen=True, slots=True)
 class Signers:
@@ -164,10 +167,6 @@ class Operators:
             if name == wanted and data[:4] == key_id(wanted, key, kind):
                 return key
         return None
-
-
-LATER = 3  # rounds after the newest of its log for which an operator keeps contributions at most
-_BEHIND = 1  # a round that the old self had in its log, and another one has accepted only
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,10 @@ MAX_CLASSES = 2048
 MAX_CLASS_NAME = 64  # characters; a class's name is that of a folder
 _SEPARATORS = frozenset('/\\:*?"<>|')  # of paths, and what some file systems refuse
 
+MAX_MEASURE_BYTES = 256
+MAX_SIGNED_BYTES = 384
+MAX_SAMPLES = 2**32
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateData:
@@ -49,11 +53,6 @@ def check_class_name(name: str) -> None:
     is_plain = 0 < len(name) <= MAX_CLASS_NAME and name.isprintable() and unicodedata.is_normalized("NFC", name)
     if not is_plain or name.startswith(".") or name != name.strip() or not _SEPARATORS.isdisjoint(name):
         raise ValueError(f"a class needs a name that a folder can have, not {name!r}")
-
-
-MAX_MEASURE_BYTES = 256
-MAX_SIGNED_BYTES = 384
-MAX_SAMPLES = 2**32
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,13 @@ from manta_swarm.protocol.receipts import ProvenRound
 from manta_swarm.protocol.records import Claim, Contribution, Header, open_entry
 from manta_swarm.protocol.table import TableError, Weighing
 
+_LEADING_LETTERS = re.compile(r"[a-z]*")
+_WIDTH = re.compile(r"[^.:]+:.*", re.DOTALL)  # a gene of a width; the place of a layer's has a dot
+_WIDTHS_OF_A_GENE = 2  # on which its price may depend: of its own unit, and of the one before
+
+MAX_CLAIMS_BYTES = 2**20  # of the entries of one answer, or of what is kept of a whole round
+MAX_RANGE_HASHES = 128  # of a proof: two paths
+
 
 class TrainingSpec(Protocol):
     """A run's training as its manifest fixes it: a pure function of its arguments, the same everywhere."""
@@ -30,11 +37,6 @@ class TrainingSpec(Protocol):
     def sorts_after(self, round: int) -> bool:
         """Return whether the update that ends a round reorders the weights: gradients from before do not fit after it."""
         ...
-
-
-_LEADING_LETTERS = re.compile(r"[a-z]*")
-_WIDTH = re.compile(r"[^.:]+:.*", re.DOTALL)  # a gene of a width; the place of a layer's has a dot
-_WIDTHS_OF_A_GENE = 2  # on which its price may depend: of its own unit, and of the one before
 
 
 def architecture_cost(text: str, costs: Mapping[str, int]) -> int:
@@ -119,10 +121,6 @@ def share_out(pool: int, weights: Mapping[bytes, int], cap: int | None = None) -
     for key in by_remainder[: pool - sum(shares.values())]:
         shares[key] += 1
     return shares if cap is None else {key: min(share, cap) for key, share in shares.items()}
-
-
-MAX_CLAIMS_BYTES = 2**20  # of the entries of one answer, or of what is kept of a whole round
-MAX_RANGE_HASHES = 128  # of a proof: two paths
 
 
 @dataclass(frozen=True, slots=True)

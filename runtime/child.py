@@ -48,6 +48,8 @@ ASKED = (
 
 logger = logging.getLogger("manta.child")
 
+AT_ONCE = threading.Event()
+
 
 class ChildLost(Weather):
     """A child has ended, or stood still and was killed; another one may do better."""
@@ -373,7 +375,6 @@ class Hurry(Protocol):
         """Return whether it is so."""
 
 
-AT_ONCE = threading.Event()
 AT_ONCE.set()
 
 

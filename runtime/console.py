@@ -24,6 +24,12 @@ _MAX_CHARACTERS = 400  # of a line that is remembered
 _WAITING = 1000  # lines that nobody reads, until more are left out
 _LAST_S = 2.0  # for the last lines to be printed
 
+FORMATS = ("text", "json")
+_FIELD = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*)=")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?")
+_LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}  # libraries rename them
+_OWN = ("time", "level", "logger", "event")
+
 
 class Console(Protocol):
     """Takes lines for a person."""
@@ -98,13 +104,6 @@ def printable(line: str) -> str:
     """Return a line with what the terminal has no letters for written in others: the words of an operator are in any."""
     encoding = sys.stdout.encoding or "ascii"
     return line.encode(encoding, "backslashreplace").decode(encoding)
-
-
-FORMATS = ("text", "json")
-_FIELD = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*)=")
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?")
-_LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}  # libraries rename them
-_OWN = ("time", "level", "logger", "event")
 
 
 def set_up_logging(form: str, *, verbose: bool) -> None:

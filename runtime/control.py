@@ -20,6 +20,16 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _TURNS_TO_TURN_AWAY = 8  # of the event loop, until who came in last has been met and sent away
 
+NAME = "control"
+MAX_WORDS_BYTES = 1024
+_MAX_ANSWER_BYTES = 262_144
+_WORDS_S = 5.0  # for the caller to say what it wants
+_ANSWER_S = 30.0  # for the program to do it
+_LAST_ANSWERS_S = 1.0  # as it ends
+_MAX_CALLERS = 64  # at a time
+
+logger = logging.getLogger("manta.control")
+
 
 class LocalServer:
     """Serves who connects to a Unix socket, each in a task of its own."""
@@ -88,17 +98,6 @@ class LocalServer:
             writer.close()
         if not task.cancelled():
             task.result()
-
-
-NAME = "control"
-MAX_WORDS_BYTES = 1024
-_MAX_ANSWER_BYTES = 262_144
-_WORDS_S = 5.0  # for the caller to say what it wants
-_ANSWER_S = 30.0  # for the program to do it
-_LAST_ANSWERS_S = 1.0  # as it ends
-_MAX_CALLERS = 64  # at a time
-
-logger = logging.getLogger("manta.control")
 
 
 class Program(Protocol):

@@ -32,6 +32,8 @@ _STANDING_S = 60.0  # a key is at most so far ahead, or behind
 _FORGOTTEN = 0.1  # seconds of that, each second
 _MAX_STANDINGS = 16_384  # keys that are remembered
 
+Name = TypeVar("Name", bound="bytes | str")
+
 
 class Held(Protocol):
     """What has a place."""
@@ -57,7 +59,6 @@ class Held(Protocol):
         """End it at once; its place is taken already."""
 
 
-Name = TypeVar("Name", bound="bytes | str")
 One = TypeVar("One", bound=Held)
 
 

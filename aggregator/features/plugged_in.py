@@ -16,6 +16,8 @@ from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
 
+Entry = Callable[[RunContext, Start], Feature | None]
+
 
 def _operators(context: RunContext, asked: Start) -> Feature | None:
     is_alone = Operators.of(context.manifest, context.ledger.run).is_alone
@@ -47,8 +49,6 @@ def _monitor(context: RunContext, asked: Start) -> Feature | None:
     listen_address = open_listener(asked.page, asked.config.monitor)
     return None if listen_address is None else MonitorBeside(context.directory, asked.config.monitor, listen_address, asked.data_root)
 
-
-Entry = Callable[[RunContext, Start], Feature | None]
 
 # In the order in which they are told of an event. A plain run is served without any of them.
 PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning, _monitor)

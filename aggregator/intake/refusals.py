@@ -18,6 +18,12 @@ from manta_swarm.protocol.records import MAX_SKIPPED, Claim, Header
 from manta_swarm.protocol.rosters import claim_bytes
 from manta_swarm.protocol.signing import PublicKey
 
+_OTHER = "other"
+_KEY_BYTES = 32
+_INDEX_BYTES = 9  # of a microbatch that was left out, at most
+_CONTRIBUTION_BYTES, _DIGEST_BYTES, _MEAN_BYTES = 512, 34, 44  # of a contribution: at most, for each claim, for each step
+_passed_on_by: ContextVar[bytes] = ContextVar("passed_on_by", default=b"")  # of the call that is being answered; empty: nobody passed it on
+
 
 class NotTheirs(RemoteFault):
     """A contribution or a body that another key than its members' brings."""
@@ -29,11 +35,6 @@ _REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
     (LedgerError, "not for this log"),
     (NotTheirs, "another's identity"),
 )
-_OTHER = "other"
-_KEY_BYTES = 32
-_INDEX_BYTES = 9  # of a microbatch that was left out, at most
-_CONTRIBUTION_BYTES, _DIGEST_BYTES, _MEAN_BYTES = 512, 34, 44  # of a contribution: at most, for each claim, for each step
-_passed_on_by: ContextVar[bytes] = ContextVar("passed_on_by", default=b"")  # of the call that is being answered; empty: nobody passed it on
 REASONS = (*(reason for _, reason in _REASONS), _OTHER, *GONE)  # all that there are
 
 

@@ -23,6 +23,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")  # as a manifest's: never a pat
 _SIZED = re.compile(r"(.+)-([1-9]\d{0,3})px")
 _MIN_SIDE = 8
 
+UNKNOWN = "unknown"
+# The pages of the sets: UCI's Optical Recognition of Handwritten Digits; zalandoresearch/fashion-mnist; made by this project's own code.
+_TOLD = {"digits": "cc-by-4.0", "fashionmnist": "mit", "layers": "mit"}
+
 
 def check_name(name: str, root: Path | None, *, may_download: bool = False) -> None:
     """Refuse what is no data set's name, and one whose folder is not there; the arguments are those of ``catalog.load_dataset``.
@@ -138,11 +142,6 @@ def _torchvision_names() -> frozenset[str]:
     except (ImportError, IndexError, OSError, SyntaxError, UnicodeDecodeError):
         return frozenset()
     return frozenset(alias.name.lower() for line in source.body if isinstance(line, ast.ImportFrom) for alias in line.names)
-
-
-UNKNOWN = "unknown"
-# The pages of the sets: UCI's Optical Recognition of Handwritten Digits; zalandoresearch/fashion-mnist; made by this project's own code.
-_TOLD = {"digits": "cc-by-4.0", "fashionmnist": "mit", "layers": "mit"}
 
 
 def licence_of(dataset: str) -> str:

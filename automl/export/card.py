@@ -68,6 +68,8 @@ fine-tuned: the statistics of the normalisations were measured anew, on up to {c
 | made with | {made_with} |
 {ledger_note}"""
 
+_NO_LEDGER = "\nNo tree head of a public log lay beside the snapshot, so its root is unknown: nothing here ties the state to a log.\n"
+
 
 def card(description: Description) -> str:
     """Return the card as Markdown with YAML front matter."""
@@ -167,9 +169,6 @@ def _int8_lines(description: Description) -> str:
 def _metric_rows(metrics: Mapping[str, float]) -> str:
     rows = [(_METRICS[name][0], _METRICS[name][1].format(figure), _METRICS[name][2]) for name, figure in metrics.items()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-_NO_LEDGER = "\nNo tree head of a public log lay beside the snapshot, so its root is unknown: nothing here ties the state to a log.\n"
 
 
 def _front_matter(description: Description) -> str:

@@ -69,6 +69,8 @@ _REBUILT: dict[str, object] = {
     "guards_code": [],
 }  # only ever for people, or for checks that ``automl.export.files`` makes itself
 
+_EXAMPLE_BATCH = 2  # 1 would be taken for a constant
+
 
 def pt2_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:
     """Return a graph (automl.export.pt2) and its description as a ``.pt2`` file."""
@@ -221,9 +223,6 @@ def _packed(records: dict[str, bytes]) -> bytes:
         for name, content in records.items():
             writer.write_bytes(name, content)
     return buffer.getvalue()
-
-
-_EXAMPLE_BATCH = 2  # 1 would be taken for a constant
 
 
 def traced(network: nn.Module, description: Description) -> torch.export.ExportedProgram:

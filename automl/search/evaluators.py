@@ -15,6 +15,9 @@ from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.evaluations import FIGURE_UNITS, LOSS_UNITS, Result
 
+_FIGURES = ("epe", "d1", "bad3")  # of stereo
+_AT_ONCE = 64  # architectures that are asked about before the first of them is known
+
 
 class Evaluator(Protocol):
     """Measures subnets of one supernet with one state's weights on one data set."""
@@ -45,9 +48,6 @@ class LocalEvaluator:
 
 
 assert LOSS_UNIT == LOSS_UNITS
-
-_FIGURES = ("epe", "d1", "bad3")  # of stereo
-_AT_ONCE = 64  # architectures that are asked about before the first of them is known
 
 
 class Members(Protocol):

@@ -25,6 +25,8 @@ Sums = npt.NDArray[np.float64]  # (A, R); whole numbers
 
 _CHUNK = 1 << 22  # draws held at once
 
+Rows = npt.NDArray[np.int64]  # choice, smallest, random...; of each sample
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -70,9 +72,6 @@ def halves(num_samples: int, seed: int, count: int) -> Iterator[tuple[npt.NDArra
         halves_N2 = words(f"halves {place}", seed, num_samples, 2)
         order = np.argsort(halves_N2[:, 0] << 16 | halves_N2[:, 1], kind="stable")
         yield np.sort(order[: num_samples // 2]), np.sort(order[num_samples // 2 :])
-
-
-Rows = npt.NDArray[np.int64]  # choice, smallest, random...; of each sample
 
 
 @dataclass(frozen=True, slots=True)

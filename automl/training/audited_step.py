@@ -33,6 +33,8 @@ from manta_swarm.protocol.rewards import architecture_cost
 _ROUNDING = 2.0**-24  # of one float32 operation, in parts of its result
 _OPERATIONS = 4  # of a mean's value, besides an addition for each member
 
+_FREE = 4  # missing microbatches of one architecture of which nobody asks why
+
 
 class NotFinite(Exception):
     """A gradient that came out here has values that are not finite."""
@@ -206,9 +208,6 @@ def _strength(parts: Iterable["Part"]) -> tuple[float, float]:
 def _square(gradient: Tensor) -> float:
     wide = gradient.double()
     return float(torch.dot(wide, wide))
-
-
-_FREE = 4  # missing microbatches of one architecture of which nobody asks why
 
 
 def skipped_cheap(manifest: Manifest, plan: Plan, claim: Claim, step: int) -> int | None:

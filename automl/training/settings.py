@@ -5,6 +5,12 @@ from dataclasses import dataclass, replace
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.manifest import Optimizer, Recipe
 
+_THIN = {"classification": (5, "topk-192-4", 95), "stereo": (5, "topk-192-4", 95)}  # local steps, codec, percent of the residual
+
+_MANY_PASSES = 50  # over the data, from which on images that were changed teach more than those that were seen before
+_PASSES_TO_TEACH = 20  # from which on the largest network has learnt so much that the others gain by its answers
+_TAUGHT_PERCENT = 50  # all of the rounds is no better, and takes longer
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -34,11 +40,7 @@ _SETTINGS = {
         "stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.01", "0.9", "0.99", "0.00000001", "0.05", 20, "0.9", "0.5")
     ),
 }
-_THIN = {"classification": (5, "topk-192-4", 95), "stereo": (5, "topk-192-4", 95)}  # local steps, codec, percent of the residual
 TASKS = tuple(_SETTINGS)
-_MANY_PASSES = 50  # over the data, from which on images that were changed teach more than those that were seen before
-_PASSES_TO_TEACH = 20  # from which on the largest network has learnt so much that the others gain by its answers
-_TAUGHT_PERCENT = 50  # all of the rounds is no better, and takes longer
 
 
 def recipe_for(task: str, num_train: int, samples: int) -> Recipe:

@@ -33,6 +33,14 @@ from manta_swarm.runtime.tasks import together
 
 MAX_OFFER_BYTES = 256
 
+_METHOD = "latency"
+_MAX_ASKED = 256  # members; of a larger run random ones
+_ASKED_AT_ONCE = 8
+_PIECE_BYTES = 1024 * 1024
+_MAX_SIGNED_BYTES = MAX_OFFER_BYTES + 128
+
+logger = logging.getLogger("manta.peer")
+
 
 @dataclass(frozen=True, slots=True)
 class TableOffer:
@@ -50,15 +58,6 @@ class TableOffer:
         check_digest(self.table, "table")
         if self.size < 0:
             raise ValueError(f"a table of {self.size} bytes")
-
-
-_METHOD = "latency"
-_MAX_ASKED = 256  # members; of a larger run random ones
-_ASKED_AT_ONCE = 8
-_PIECE_BYTES = 1024 * 1024
-_MAX_SIGNED_BYTES = MAX_OFFER_BYTES + 128
-
-logger = logging.getLogger("manta.peer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from manta_swarm.runtime.round_folder import NoRoom, RoundFolder, round_path
 
 MANIFEST = "manifest"
 
+REMEMBERED = 64  # newest rounds that were computed: none is added twice
+
 
 class PayoutReceiptFolder:
     """The payout receipts in one folder. Its methods block, each for a small file or two."""
@@ -122,9 +124,6 @@ def load_manifest(directory: Path) -> SignedManifest:
         return SignedManifest.read(path.read_bytes())
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}; without it nothing of these rounds can be checked") from error
-
-
-REMEMBERED = 64  # newest rounds that were computed: none is added twice
 
 
 @dataclass(frozen=True, slots=True)

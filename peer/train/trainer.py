@@ -25,6 +25,8 @@ from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.rounds import CommitRef, Phase
 
+logger = logging.getLogger("manta.peer")
+
 
 class Timing:
     """Decides when the next microbatch begins, by how long earlier ones took."""
@@ -82,9 +84,6 @@ class Timing:
         return self._pace.may_start_microbatch(
             now_ms, microbatches, is_awaited=is_awaited, step=step, steps=steps, ends=ends, worker=worker, workers=workers
         )
-
-
-logger = logging.getLogger("manta.peer")
 
 
 @dataclass(frozen=True, slots=True)

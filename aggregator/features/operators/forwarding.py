@@ -26,6 +26,11 @@ from manta_swarm.runtime.tasks import wait_within
 FORWARD = "operators-forward"
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
 
+FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
+TIMEOUT_S = 10.0  # that a caller is held while nobody writes; its own timeout is longer
+_LOOK_S = 0.5  # whether it can hear of one at all
+_HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
+
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
@@ -38,12 +43,6 @@ class Forwarded:
     def __post_init__(self) -> None:
         if len(self.caller) != 32 or not 0 < len(self.method) <= 64:
             raise ValueError("nobody's call, or of no method")
-
-
-FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
-TIMEOUT_S = 10.0  # that a caller is held while nobody writes; its own timeout is longer
-_LOOK_S = 0.5  # whether it can hear of one at all
-_HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
 class Leaders(Protocol):

@@ -16,6 +16,8 @@ LENT, ENTRIES = "operators-lent", "operators-entries"
 PART_BYTES = 1024 * 1024
 MAX_PAGE_ENTRIES = 1024
 
+_NUMBER = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Lent:
@@ -64,9 +66,6 @@ class Page:
     def __post_init__(self) -> None:
         if len(self.entries) > MAX_PAGE_ENTRIES:
             raise ValueError("more entries than in a page")
-
-
-_NUMBER = 8
 
 
 async def borrow(endpoint: Endpoint, key: PublicKey, digest: bytes, max_bytes: int) -> bytes:

@@ -37,6 +37,10 @@ PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "op
 MAX_NOTED_BYTES = 8192
 MAX_PROMISED_BYTES = 256 * MAX_KEPT
 
+SILENT_S = 5.0  # who was not heard for so long is not taken for the leader any more
+
+logger = logging.getLogger("manta.operators")
+
 
 @dataclass(frozen=True, slots=True)
 class AskPromise:
@@ -88,11 +92,6 @@ class Beat:
     def __post_init__(self) -> None:
         if not 0 <= self.left_ms <= 2**40 or len(self.note) > MAX_NOTE_BYTES:
             raise ValueError("a beat of no time, or of too long a note")
-
-
-SILENT_S = 5.0  # who was not heard for so long is not taken for the leader any more
-
-logger = logging.getLogger("manta.operators")
 
 
 class NoOperator(RemoteFault):

@@ -28,6 +28,11 @@ from manta_swarm.protocol.verdicts import Verdict
 VERDICTS, WAITING = "operators-verdicts", "operators-waiting"
 MAX_VERDICTS_AT_ONCE = 64
 
+AGAIN_S = 2.0  # after which what still waits is handed on again
+_MAX_WAITING = 4 * MAX_VERDICTS  # that followers keep: twice what one leader takes
+
+logger = logging.getLogger("manta.operators")
+
 
 @dataclass(frozen=True, slots=True)
 class AskVerdicts:
@@ -57,12 +62,6 @@ class AskWaiting:
     def __post_init__(self) -> None:
         if len(self.after) not in (0, 32):
             raise ValueError("a digest has 32 bytes")
-
-
-AGAIN_S = 2.0  # after which what still waits is handed on again
-_MAX_WAITING = 4 * MAX_VERDICTS  # that followers keep: twice what one leader takes
-
-logger = logging.getLogger("manta.operators")
 
 
 class KeptVerdicts:

@@ -27,6 +27,9 @@ from manta_swarm.automl.data.shards.reading import Recent, Shards, in_threads, o
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.signing import Digest
 
+KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
+_WHITE = 255
+
 
 class Part:
     """Some of a set's shards to train with."""
@@ -55,10 +58,6 @@ class Part:
         wanted = np.array(indices, np.int64)
         found: list[int] = (wanted + self._offsets[np.searchsorted(self._ends, wanted, "right")]).tolist()
         return found
-
-
-KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
-_WHITE = 255
 
 
 class _Cut(NamedTuple):

@@ -22,6 +22,9 @@ from manta_swarm.runtime.line import MAX_REASON, Messages
 
 MAX_WEIGHTS_BYTES = 1 << 31  # and of an ask with a body, which is no larger
 
+NICENESS = 5
+_ANSWER_S = 1800.0  # for one microbatch
+
 
 class Said(IntEnum):
     """What an answer means."""
@@ -83,8 +86,6 @@ class Found:
 
 
 MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=4096)
-NICENESS = 5
-_ANSWER_S = 1800.0  # for one microbatch
 
 
 class Computing(Protocol):

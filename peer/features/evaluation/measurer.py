@@ -12,6 +12,9 @@ from manta_swarm.runtime.line import Messages
 
 MAX_WEIGHTS_BYTES = 1 << 31
 
+NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
+_ANSWER_S = 1800.0  # for one architecture
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -37,8 +40,6 @@ class Measured:
 
 
 MESSAGES = Messages((Weights, Ask), (Measured,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=MAX_RESULT_BYTES + 64)
-NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
-_ANSWER_S = 1800.0  # for one architecture
 
 
 class Measurer:

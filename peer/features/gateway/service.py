@@ -57,6 +57,13 @@ METHOD = "admission"
 _REFUSED_MS = 60_000.0  # an invitation that the log refused is not brought again for so long
 _MAX_REFUSED = 1024
 
+_SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a microbatch of a step is leased in any case
+_VECTORS_BYTES = 2**28  # of all that may come back for a base
+_AGAIN_MS = 250  # to ask what became of a return, at least
+_GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
+
+logger = logging.getLogger("manta.gateway")
+
 
 class Entrance:
     """Decides who may lease from this gateway, by what the log says of keys and of admissions."""
@@ -118,14 +125,6 @@ class Entrance:
         shown = unpack(Signed[AdmissionProof], answer, max_bytes=MAX_SIGNED_PROOF_BYTES)
         role_shown(shown, self._run, key, self._manifest.operators)
         return shown
-
-
-_SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a microbatch of a step is leased in any case
-_VECTORS_BYTES = 2**28  # of all that may come back for a base
-_AGAIN_MS = 250  # to ask what became of a return, at least
-_GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
-
-logger = logging.getLogger("manta.gateway")
 
 
 class GatewayService:

@@ -31,6 +31,14 @@ from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
 
+_AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
+_PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
+_QUIET_S = 15.0  # without a lease, until the reason is said
+_REMEMBERED = 4  # leases, with how long their way took
+_BRING_S = (0.5, 30.0)  # to bring something back: what is reckoned with before the first time; and for so long at least it is tried
+
+logger = logging.getLogger("manta.light")
+
 
 class Entry:
     """One light contributor's."""
@@ -80,15 +88,6 @@ class Entry:
             return admission_proof_of(kept, run, self._identity.public_key, manifest.operators)
         except RemoteFault:
             return None  # another key's, or damaged: the invitation leads to it again
-
-
-_AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
-_PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
-_QUIET_S = 15.0  # without a lease, until the reason is said
-_REMEMBERED = 4  # leases, with how long their way took
-_BRING_S = (0.5, 30.0)  # to bring something back: what is reckoned with before the first time; and for so long at least it is tried
-
-logger = logging.getLogger("manta.light")
 
 
 @dataclass

@@ -31,6 +31,11 @@ _REMEDY = (
     "had been handed in"
 )
 
+Vector = NDArray[np.float32]
+
+_SUMMANDS = 4
+_STEP = 2**17  # values at a time
+
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
@@ -110,12 +115,6 @@ def _library() -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError("noise needs its account, which is not installed: pip install 'manta-swarm[privacy]'") from error
     return dp_accounting, rdp
-
-
-Vector = NDArray[np.float32]
-
-_SUMMANDS = 4
-_STEP = 2**17  # values at a time
 
 
 class BudgetSpent(MantaError):

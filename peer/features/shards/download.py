@@ -32,6 +32,10 @@ from manta_swarm.runtime.console import Console
 
 logger = logging.getLogger("manta.peer")
 
+_SAID_EVERY_S = 10.0
+
+Got = TypeVar("Got")
+
 
 class Holders:
     """The peers and operators that are known to hand out shards."""
@@ -86,11 +90,6 @@ class Holders:
 
     def _may_be_asked(self, key: PublicKey) -> bool:
         return key not in self._wrong and key != self._node.key
-
-
-_SAID_EVERY_S = 10.0
-
-Got = TypeVar("Got")
 
 
 class Download:

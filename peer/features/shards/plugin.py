@@ -24,6 +24,8 @@ from manta_swarm.runtime.disk import make_directory
 
 KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
 
+_FOLDER = "data"  # in the peer's own, where no other is named
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -107,9 +109,6 @@ def _no_room(manifest: Manifest, list_: ShardList, room: Room, taken: _Taken) ->
         f"{needs}, {in_words(taken.new_bytes)} more than now; the disk of {room.folder} has {in_words(room.free_bytes)} left "
         f"beside {in_words(KEPT_FREE_BYTES)} that stay free: make room, or name a folder on another disk with --data-root"
     )
-
-
-_FOLDER = "data"  # in the peer's own, where no other is named
 
 
 class ShardsPlugin(Plugin):
