@@ -1,14 +1,21 @@
-"""The contributions on the disk: what was synced is there, what a crash tore off is not, and damage is no crash."""
+"""Bodies at the log: what was synced is there, what a crash tore off is not, and which groups of one on its way are said to be there."""
 
 import errno
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, Kept, Uploads
+from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.ledger import Ledger
+from manta_swarm.protocol.listed import Listed
+from manta_swarm.protocol.records import Claim, Contribution, Header
+from manta_swarm.protocol.signed import Signed
+from manta_swarm.protocol.table import Weighing
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import PEERS, header, signed_manifest
 from tests.runs import FixedTrainingSpec
@@ -17,6 +24,25 @@ BODY_BYTES = 40
 HEADERS = [header(Ledger(signed_manifest(), FixedTrainingSpec()), peer) for peer in PEERS]
 KEPT = [Kept(header, bytes([number]) * BODY_BYTES) for number, header in enumerate(HEADERS)]
 FIRST, SECOND, THIRD = KEPT
+
+KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
+HEADER = Header(Signed(Contribution, b"", b""), (Signed(Claim, b"", b""),))
+LISTED = Listed(
+    contribution=DIGEST,
+    founder=KEY,
+    body=DIGEST,
+    weighing=Weighing(0, 0, 1),
+    round=1,
+    cohort="here",
+    keys=(KEY,),
+    payouts=(KEY,),
+    claims=(DIGEST,),
+    counted=1,
+    microbatches_ms=(1,),
+    samples=(1,),
+    weights=(1,),
+    proven=(True,),
+)
 
 
 @pytest.fixture
@@ -140,8 +166,6 @@ def test_only_the_files_of_the_newest_rounds_stay_and_the_open_rounds_too(bodies
 
 
 # A disk that refuses.
-
-
 def test_a_full_disk_is_a_storage_error_and_what_was_there_stays(bodies: Bodies) -> None:
     (end,) = batches(bodies, [FIRST])
     with file_size_limit(end + 30), pytest.raises(StorageError, match="File too large; make room"):
@@ -181,3 +205,25 @@ def test_a_file_that_cannot_be_read_or_removed_is_a_storage_error(bodies: Bodies
     monkeypatch.setattr(Path, "unlink", unlink)
     with pytest.raises(StorageError, match="Operation not permitted"):
         bodies.prune(9)
+
+
+@given(st.integers(1, 40), st.data())
+def test_groups_that_came_are_there_and_no_others(count: int, data: st.DataObject) -> None:
+    came = data.draw(st.sets(st.integers(0, count - 1)))
+    uploads = Uploads([1] * count, 8)
+    uploads.place(DIGEST, HEADER, LISTED, bringer=KEY, is_awaited=True, now=0)
+    for place in came:
+        uploads.part(KEY, KEY, BodyPart(DIGEST, place, b"x"), 0)
+    upload = uploads.get(DIGEST)
+    assert upload is not None
+    answer = HeaderAnswer(int(HandIn.SEND_BODY), 1, 0, (), there=upload.there)
+    is_whole = len(came) == count
+    expected = came - {count - 1} if is_whole else came
+    assert {place for place in range(count + 20) if answer.has(place)} == expected
+    stays = 0 < len(came) < count
+    assert uploads.forget(DIGEST) == (KEY if stays else None)
+    uploads.place(DIGEST, HEADER, LISTED, bringer=KEY, is_awaited=False, now=0)
+    again = uploads.get(DIGEST)
+    assert again is not None
+    assert (again.there == upload.there) == (stays or not upload.there)
+    assert uploads.forget(DIGEST) is None  # no more of it came

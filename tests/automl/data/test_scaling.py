@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from manta_swarm.automl.data.scaling import Pixels, rescale, rescale_pixels
+from manta_swarm.automl.data import scaling
+from manta_swarm.automl.data.scaling import Pixels, has_colours, of_one_size, rescale, rescale_pixels, side_of, squares
+from manta_swarm.protocol.errors import UserError
 from tests.automl.data.files import noise
+
+SIZES = [(1, 1), (1, 5), (2, 1), (3, 2), (7, 7), (8, 32), (28, 32), (31, 24), (33, 32), (64, 64), (65, 64), (97, 64), (127, 128), (150, 37)]
 
 
 def mean_of_boxes(images: Pixels, height: int, width: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -44,9 +48,6 @@ def weights_by_definition(size: int, target: int) -> tuple[list[list[int]], int]
         row[min(low, size - 1)] += 2 * target - part
         row[min(low + 1, size - 1)] += part
     return rows, 2 * target
-
-
-SIZES = [(1, 1), (1, 5), (2, 1), (3, 2), (7, 7), (8, 32), (28, 32), (31, 24), (33, 32), (64, 64), (65, 64), (97, 64), (127, 128), (150, 37)]
 
 
 @pytest.mark.parametrize(("rows", "height"), SIZES)
@@ -100,3 +101,36 @@ def test_an_image_comes_out_the_same_alone_and_among_others() -> None:
 def test_the_bits_are_the_same_on_every_machine() -> None:
     images = np.random.RandomState(0).randint(0, 256, (4, 3, 40, 50)).astype(np.uint8)
     assert hashlib.sha256(rescale(images, 255, 33, 64).numpy().tobytes()).hexdigest().startswith("6de77d8e18de0fc4")
+
+
+def test_the_centre_square_is_kept_and_scaled_down_only() -> None:
+    wide, tall, large = noise(4, 9), noise(10, 4, 3), noise(30, 20)
+    kept = squares([wide, tall, large], 3, 8, "some")
+    assert np.array_equal(kept[0], wide[:, 2:6])
+    assert np.array_equal(kept[1], tall[3:7])
+    assert np.array_equal(kept[2], rescale_pixels(large[None, None, 5:25], 8, 8)[0, 0])
+
+
+def test_all_come_to_the_median_side_and_to_colours_if_any_has_them() -> None:
+    pictures = [noise(side, side) for side in (3, 6, 5, 90, 6)] + [noise(6, 6, 3), noise(2, 2, 3)]
+    assert side_of(pictures) == 6
+    assert has_colours(pictures)
+    images = of_one_size(list(pictures), 6, 3)
+    assert images.shape == (7, 3, 6, 6)
+    assert all(np.array_equal(images[1, channel], pictures[1]) for channel in range(3))
+    assert np.array_equal(images[5].transpose(1, 2, 0), pictures[5])
+    assert np.array_equal(images[3, 0], rescale_pixels(pictures[3][None, None], 6, 6)[0, 0])
+
+
+def test_a_set_that_would_not_fit_in_memory_is_refused_early_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "MAX_BYTES", 1 << 20)
+    seen = []
+
+    def pictures():  # type: ignore[no-untyped-def]
+        for index in range(10_000):
+            seen.append(index)
+            yield noise(16, 16)
+
+    with pytest.raises(UserError, match="some-64px"):
+        squares(pictures(), 10_000, 256, "some")
+    assert len(seen) == 100

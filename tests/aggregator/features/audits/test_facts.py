@@ -1,4 +1,4 @@
-"""What a log says of contributions that are audited, read from its entries: by its place, its base, and what was left to its keys."""
+"""What a log says of contributions that are audited, and its verdicts as they are shown to whoever has its folder."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.features.audits.brought import Audited
-from manta_swarm.aggregator.features.audits.facts import LogFacts
+from manta_swarm.aggregator.features.audits.facts import LogFacts, verdicts_in
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header, entry_of
-from manta_swarm.protocol.signing import Identity, sha256
-from tests.audited import OPERATOR, RULES
+from manta_swarm.protocol.signing import Identity, peer_name, sha256
+from manta_swarm.protocol.verdicts import Outcome
+from tests.aggregator.audited_log import AuditedRun
+from tests.audited import AUDITOR, OPERATOR, RULES, verdict_of
+from tests.command import typed
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of
 from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
@@ -121,3 +125,34 @@ def test_a_residual_was_left_by_a_contribution_of_its_key_lately_or_not(log: Log
         (answer,) * len(found[each].claims) for each, answer in zip(asked, said, strict=True)
     ]
     assert set(facts._left_by) <= {1, 2, 3}
+
+
+def test_what_takes_something_away_is_shown_and_all_of_it_if_that_is_asked_for(tmp_path: Path) -> None:
+    run = AuditedRun(tmp_path, num_rounds=12)
+    with run.log:
+        run.round()
+        run.round()
+        good, void = verdict_of(run.ledger, A), verdict_of(run.ledger, B, Outcome.VOID)
+        run.round(good, void)
+        run.rounds_to_the_end()
+        last = verdict_of(run.ledger, C)
+        run.settle(last)
+        indices = {run.log.entry(place): place for place in range(run.log.head.size)}
+    found = list(verdicts_in(tmp_path))
+    assert {one.verdict for one in found} == {good.open(), void.open(), last.open()}
+    assert [one.index for one in found] == sorted(one.index for one in found)
+    assert all(len(indices) > one.index for one in found)
+    assert {one.keys for one in found if not one.is_good} == {(B.public_key,)}
+
+    shown = typed(main, "ledger", "verdicts", "--dir", tmp_path)
+    assert shown.exit_code == 0, shown.errors
+    assert f"{peer_name(B.public_key)} void, says {peer_name(AUDITOR.public_key)}" in shown.output
+    assert shown.output.splitlines()[-1] == "1 verdict"
+    whole = typed(main, "ledger", "verdicts", "--dir", tmp_path, "--all")
+    assert whole.output.splitlines()[-1] == "3 verdicts"
+    assert f"{peer_name(A.public_key)} good" in whole.output
+    of_one = typed(main, "ledger", "verdicts", "--dir", tmp_path, "--all", "--peer", peer_name(C.public_key))
+    assert of_one.output.splitlines()[-1] == "1 verdict"
+    for wrong in (("--peer", "nobody"), ("--dir", tmp_path / "nothing")):
+        refused = typed(main, "ledger", "verdicts", "--dir", tmp_path, *wrong)
+        assert refused.exit_code == 2

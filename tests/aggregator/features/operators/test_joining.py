@@ -1,4 +1,4 @@
-"""An operator whose disk was lost begins anew under its key: it follows the log, and then takes part as any other."""
+"""An operator whose disk was lost begins anew under its key; states that a folder lacks come from peers, by digests of its log."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.operators.joining import STANDING
+from manta_swarm.aggregator.features.operators.joining import STANDING, lacking, take_states
 from manta_swarm.aggregator.features.operators.leader import Leader
-from manta_swarm.protocol.errors import Unreachable
+from manta_swarm.automl.training.update import state_pieces
+from manta_swarm.network import timeouts
+from manta_swarm.network.blobs import Blob, BlobStore
+from manta_swarm.network.memory import MemoryNetwork
+from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.protocol.signing import PublicKey
 from tests.aggregator.features.operators.four import FOUR, Four, Story, until
 from tests.aggregator.features.operators.four import tell as told
-from tests.aggregator.real_run import everybodys
+from tests.aggregator.real_run import PEERS, everybodys, opened, play
 
 Tell = Callable[[Story], None]
 
@@ -77,3 +81,32 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         assert four.heads((0, 2, 3)) == {(four.runs[3].log.head.size, four.runs[3].log.head.root, four.runs[3].log.ledger.state)}
 
     tell(story)
+
+
+def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "FETCH_S", 5.0)
+    directory = tmp_path / "run"
+    run = opened(directory)
+    with run.log:
+        play(run, 2)
+        ledger, state = run.log.ledger, run.follower.state
+        assert state is not None
+        for path in (directory / "snapshots").glob("round-00000002.*"):
+            path.unlink()
+        assert lacking(directory, ledger) == [2]
+
+        async def story() -> None:
+            network = MemoryNetwork()
+            own, peer, other = (network.endpoint(PublicKey(each.public_key)) for each in PEERS)
+            await BlobStore(max_bytes=2**28).serve(other)
+            with pytest.raises(UserError, match="no peer gave the state of round 2"):
+                await take_states(own, directory, ledger, [other.key])
+            blob_store = BlobStore(max_bytes=2**28)
+            blob_store.put(Blob.of(state_pieces(state)), "state")
+            await blob_store.serve(peer)
+            assert await take_states(own, directory, ledger, [other.key, peer.key]) == [2]
+
+        asyncio.run(story())
+        assert lacking(directory, ledger) == []
+        loaded = run.follower.snapshots.load(2, ledger.state)
+        assert loaded.round == 2
