@@ -2,28 +2,17 @@
 
     .venv/bin/python benchmarks/supernet.py [--supernet classifier-base] [--resolution 128] [--batch 16] [--threads 2] [--steps 20]
 
-    .venv/bin/python benchmarks/supernet.py --against CHECKOUT [--pairs 3]
-
-With ``--against``: whole microbatches instead, as a peer trains them (samples and copies included), with this code and with that of
-another checkout (``git worktree add CHECKOUT COMMIT``), in turn, each in processes of its own. Prints the medians of both and of their
-ratios, pair by pair: by the clock, and by the seconds of all cores, which other work on the machine disturbs less.
-
 A step is: zero the gradients, forward, loss, backward. The two take turns, so that a machine that gets slower does so for both. Prints,
 for the largest and five random architectures at one resolution, the median milliseconds of all cores of each and their ratio, and the
 median of the ratios; --threads 1 where the machine has other work: threads that wait for each other count as at work. Where there is a
 CUDA GPU: images a second of the base classifier in bfloat16, and the share of the GPU's matrix rate, which is measured too.
 """
 
-import argparse
-import os
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import results
 import torch
@@ -100,31 +89,6 @@ def timed(step: Callable[[], None]) -> float:
     return 1000 * (time.process_time() - started_s)
 
 
-def microbatches_took(checkout: Path, arguments: argparse.Namespace, resolution: int) -> tuple[float, float, float]:
-    """Return milliseconds a microbatch by the clock and of all cores, and MiB at most, of a process with the code in ``checkout``."""
-    asked = [arguments.supernet, *map(str, (resolution, arguments.batch, arguments.threads, arguments.steps))]
-    command = [sys.executable, str(Path(__file__).with_name("supernet_microbatches.py")), *asked]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "PYTHONPATH": str(checkout)})
-    clock_ms, cores_ms, most_mib = map(float, done.stdout.split())
-    return clock_ms, cores_ms, most_mib
-
-
-def against(checkout: Path, arguments: argparse.Namespace, resolution: int) -> None:
-    """Print how long microbatches take with the code in ``checkout`` and with this one, in turn."""
-    pairs = []
-    for number in range(arguments.pairs):
-        there, here = (microbatches_took(each, arguments, resolution) for each in (checkout, Path(__file__).resolve().parents[1]))
-        pairs.append((there, here))
-        print(
-            f"  pair {number + 1}  there {there[0]:8.1f} ms a microbatch  here {here[0]:8.1f} ms  ratio {there[0] / here[0]:.2f}",
-            flush=True,
-        )
-    for place, what in enumerate(("ms by the clock", "ms of all cores", "MiB at most")):
-        before, now = (statistics.median(pair[side][place] for pair in pairs) for side in range(2))
-        ratio = statistics.median(there[place] / here[place] for there, here in pairs)
-        results.say(f"{what:<16} there {before:8.1f}  here {now:8.1f}  median ratio {ratio:.2f}", what=what, there=before, here=now)
-
-
 def on_gpu() -> None:
     """Print the base classifier's images a second in bfloat16, and its share of the matrix rate."""
     device = torch.device("cuda")
@@ -179,22 +143,13 @@ def main() -> None:
     parser.add_argument("--resolution", type=int, metavar="PX", help="one of the space's  [default: the smallest]")
     parser.add_argument("--batch", type=int, default=16, metavar="N")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="or microbatches")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare whole microbatches with the code there")
-    parser.add_argument("--pairs", type=int, default=3, metavar="N", help="of runs, with --against")
+    parser.add_argument("--steps", type=int, default=20, metavar="N")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     space = space_named(arguments.supernet)
     resolution = arguments.resolution or space.resolutions[0]
     if resolution not in space.resolutions:
         parser.error(f"{space.name} has the resolutions {', '.join(map(str, space.resolutions))}, not {resolution}")
-    if arguments.against is not None:
-        if not (arguments.against / "automl").is_dir():
-            parser.error(f"{arguments.against} is no checkout of this project")
-        print(f"{space.name} at {resolution} px, microbatches of {arguments.batch}, {arguments.threads} threads, {arguments.steps} a run")
-        against(arguments.against.resolve(), arguments, resolution)
-        results.write(arguments)
-        return
     print(f"{space.name} at {resolution} px, batch {arguments.batch}, {arguments.threads} threads, median of {arguments.steps} steps")
     sampled = [space.sample(random.Random(f"step:{index}")) for index in range(_NUM_RANDOM)]
     ratios = []
