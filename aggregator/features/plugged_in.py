@@ -5,9 +5,9 @@ from collections.abc import Callable
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.features.feature import Feature
-from manta_swarm.aggregator.features.fronts.fronts import Fronts
+from manta_swarm.aggregator.features.fronts import Fronts
 from manta_swarm.aggregator.features.operators.leadership import among_others
-from manta_swarm.aggregator.features.sidecars.sidecar import Auditor, Gateway
+from manta_swarm.aggregator.features.sidecars import Auditor, Gateway
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.monitor.observers import MonitorBeside

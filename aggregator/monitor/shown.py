@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from manta_swarm.aggregator.commit.timeline import Times
-from manta_swarm.aggregator.features.fronts.front_file import MembersFront
+from manta_swarm.aggregator.features.front_file import MembersFront
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
 from manta_swarm.aggregator.monitor.people import PeerRow, People

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.features.fronts.front_file import FrontSeen
+from manta_swarm.aggregator.features.front_file import FrontSeen
 from manta_swarm.aggregator.log.contents import SNAPSHOTS, STATUS
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.log.stored import StoredLog

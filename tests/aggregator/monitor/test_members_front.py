@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.features.fronts.front_file import FILE, FrontPoint, MembersFront
+from manta_swarm.aggregator.features.front_file import FILE, FrontPoint, MembersFront
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.runtime.disk import make_directory, replace_file
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live

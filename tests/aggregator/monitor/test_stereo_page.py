@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.aggregator.features.fronts.front_file import FILE, FrontPoint, MembersFront
+from manta_swarm.aggregator.features.front_file import FILE, FrontPoint, MembersFront
 from manta_swarm.aggregator.monitor.quality import PicturesIndex
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.automl.spaces.cost import cost_table, macs

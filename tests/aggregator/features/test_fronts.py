@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from manta_swarm.aggregator.features.fronts.front_file import FILE
-from manta_swarm.aggregator.features.fronts.fronts import Fronts
+from manta_swarm.aggregator.features.front_file import FILE
+from manta_swarm.aggregator.features.fronts import Fronts
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.network.memory import MemoryNetwork

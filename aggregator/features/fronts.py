@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from manta_swarm.aggregator.features.feature import Feature
-from manta_swarm.aggregator.features.fronts.front_file import FILE, FrontPoint, MembersFront, read_front
+from manta_swarm.aggregator.features.front_file import FILE, FrontPoint, MembersFront, read_front
 from manta_swarm.aggregator.intake.waiting import Ledgers
 from manta_swarm.automl.data.dataset import SEARCH
 from manta_swarm.automl.evaluation.samples import Measured
