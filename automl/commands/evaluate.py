@@ -177,8 +177,8 @@ def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], quali
 def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -> list[str]:
     """Return what to say of an exported network."""
     from manta_swarm.automl import api
+    from manta_swarm.automl.data.names import UNKNOWN
     from manta_swarm.automl.export.card import metric_texts
-    from manta_swarm.automl.export.description import UNKNOWN
 
     network = api.open_exported(path)
     description = network.description

@@ -144,8 +144,8 @@ def _licensed(subnet: "Subnet", options: Options) -> "Subnet":
 
 def _print(subnet: "Subnet") -> None:
     """Print what was exported."""
+    from manta_swarm.automl.data.names import UNKNOWN
     from manta_swarm.automl.export.card import metric_texts
-    from manta_swarm.automl.export.description import UNKNOWN
 
     description = subnet.description
     click.echo(f"{description.supernet} after round {description.provenance.round}: {description.architecture.text}")

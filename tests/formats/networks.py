@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from manta_swarm.automl.data.dataset import CENTRE_SQUARE, Preparation
-from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
+from manta_swarm.automl.data.names import UNKNOWN
+from manta_swarm.automl.export.description import Description, Presentation, Provenance
 from manta_swarm.automl.export.files import ExportedNetwork, exported_files
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet

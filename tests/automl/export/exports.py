@@ -6,8 +6,9 @@ import onnx
 import torch
 
 from manta_swarm.automl.data.dataset import CROPS, Preparation
+from manta_swarm.automl.data.names import UNKNOWN
 from manta_swarm.automl.evaluation.held_out import recalibrate
-from manta_swarm.automl.export.description import UNKNOWN, Description, Presentation, Provenance
+from manta_swarm.automl.export.description import Description, Presentation, Provenance
 from manta_swarm.automl.export.files import exported_files
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.forms import FORMATS
