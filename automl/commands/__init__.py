@@ -1,4 +1,4 @@
-"""The commands of manta-search, one a module: each parses, checks what needs no torch, then imports what works inside its function.
+"""The commands of manta-search: each parses, checks what needs no torch, then imports what works inside its function.
 
 Nothing that imports torch is imported here, or above a command's function: a person's mistakes are told at once. Here is what the commands
 share.

@@ -132,7 +132,7 @@ def _size_bytes(pair: Pair) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """Where a pair lies, or what of it is here; ``scale`` as in automl.data.pairs."""
+    """Where a pair lies, or what of it is here; ``scale`` as in ``read_disparity``."""
 
     left: Path | None
     right: Path | None

@@ -73,7 +73,7 @@ _EXAMPLE_BATCH = 2  # 1 would be taken for a constant
 
 
 def pt2_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:
-    """Return a graph (automl.export.pt2) and its description as a ``.pt2`` file."""
+    """Return a graph and its description as a ``.pt2`` file."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={_DESCRIPTION: description.to_json()})
     return buffer.getvalue()

@@ -87,5 +87,5 @@ class RunTrainingSpec(AskedTrainingSpec):
     """Implements ``protocol.rewards.TrainingSpec``."""
 
     def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
-        """Return (N,) which weights a cohort's contribution to a round is about; None: all (``automl.training.coverage.coverage_of``)."""
+        """Return (N,) which weights a cohort's contribution to a round is about; None: all, see ``coverage_of``."""
         return coverage_of(self.plan, round, cohort)

@@ -300,7 +300,7 @@ class Counting(Protocol):
 
 
 class ThrottledPool:
-    """Another worker pool, which rests. Implements ``peer.workers.pool.WorkerPool``."""
+    """Another worker pool, which rests. Implements ``WorkerPool``."""
 
     def __init__(self, pool: WorkerPool, duty: int = _WHOLE, *, thread: Counting | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         """Let ``pool`` compute ``duty`` hundredths of the time.

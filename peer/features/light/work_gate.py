@@ -1,6 +1,6 @@
 """Applies a person's limits to a light contributor: one thread takes commands, the other computes and transfers only as they allow.
 
-Here is what stops the work: pauses, rests, the end. What is sent and received is held back in ``peer.features.light.work_gate``.
+Here is what stops the work: pauses, rests, the end. ``BlockingTraffic`` holds back what is sent and received.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Adds differential-privacy noise to what a peer with private data hands in, and keeps account of the privacy that it has spent.
 
 The vector that a round taught is clipped to a norm and noise is added before anything is made of it: before it is coded, before its digest
-stands in a claim, before a residual is kept. All that comes later is made of the noisy vector alone. How much that gives away is in
-``peer.features.private.noise``.
+stands in a claim, before a residual is kept. All that comes later is made of the noisy vector alone. ``Account`` keeps how much that
+gives away.
 
 The noise is from the operating system's cryptographic source, 64 bits a uniform number, by the method of Box and Muller. Each value is the
 sum of four normal numbers, halved: a sum of several makes the holes that floating-point numbers leave in one of them of no use to who
