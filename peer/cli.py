@@ -16,8 +16,7 @@ import click
 
 from manta_swarm.peer.commands import DATA_ROOT, DIR, INITIAL_PEERS, RUN, clear_errors, directory_in, given
 from manta_swarm.peer.commands.credits import credits_command
-from manta_swarm.peer.commands.limits import limit_options, limits_command
-from manta_swarm.peer.commands.upkeep import COMMANDS
+from manta_swarm.peer.commands.upkeep import COMMANDS, limit_options, limits_command
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.commands import end_soon, ending_at_ctrl_c
 from manta_swarm.runtime.console import FORMATS, set_up_logging

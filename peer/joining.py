@@ -31,8 +31,7 @@ from manta_swarm.peer.cohort.token import load_token
 from manta_swarm.peer.commands.keys import own_identity
 from manta_swarm.peer.commands.tables import load_table, publish_table
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.admission import enter
-from manta_swarm.peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.finding import NotThere, enter, fetch_checked_manifest, start_node
 from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.contact.visiting import num_weights
 from manta_swarm.peer.context import Progress, RunContext

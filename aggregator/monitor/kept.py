@@ -23,8 +23,7 @@ from typing import TypeVar
 
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.monitor.audits import Audits
-from manta_swarm.aggregator.monitor.rounds import Rounds
-from manta_swarm.aggregator.monitor.tables import ClaimSeen
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, Rounds
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError

@@ -10,9 +10,8 @@ from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
 from manta_swarm.aggregator.monitor.people import PeerRow, People
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
-from manta_swarm.aggregator.monitor.rounds import RoundSeen
 from manta_swarm.aggregator.monitor.sight import HeadSeen
-from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, TableSeen
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, RoundSeen, TableSeen
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.protocol.cosignatures import witness_key, witness_name

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from manta_swarm.aggregator.monitor.audits import Audits
-from manta_swarm.aggregator.monitor.rounds import Rounds
-from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, Opened, TableSeen, opened, table_seen
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, Opened, Rounds, TableSeen, opened, table_seen
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash

@@ -17,8 +17,7 @@ from manta_swarm.automl.export import onnx, pt2
 from manta_swarm.automl.export.description import Description
 from manta_swarm.automl.export.folder import folder_files, read_folder
 from manta_swarm.automl.export.onnx import onnx_bytes, onnx_model, read_onnx
-from manta_swarm.automl.export.pt2 import pt2_bytes, read_pt2, traced
-from manta_swarm.automl.export.pte import own_pte, pte_bytes
+from manta_swarm.automl.export.pt2 import own_pte, pt2_bytes, pte_bytes, read_pt2, traced
 from manta_swarm.automl.export.quantised import quantised_bytes
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.files import read_bounded, staged

@@ -33,9 +33,8 @@ from manta_swarm.automl.training.audited_step import (
     skipped_cheap,
 )
 from manta_swarm.automl.training.coverage import coverage_of
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.update import State
+from manta_swarm.automl.training.update import LocalSteps, State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import Vector, covered, given, left_over, near_mean, residual_digest, vector_digest
 from manta_swarm.protocol.exchange import codec_named

@@ -145,7 +145,7 @@ class Plan:
     optimizer: Optimizer
     num_rounds: int  # exchanges between cohorts, whatever happens in between
     seed: int
-    local_steps: int = 1  # of each round; see ``automl.training.local`` for more than one
+    local_steps: int = 1  # of each round; see ``automl.training.update`` for more than one
     recipe: Recipe = USUAL
 
     def __post_init__(self) -> None:

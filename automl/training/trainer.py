@@ -24,11 +24,10 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.devices import Recorder
 from manta_swarm.automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
 from manta_swarm.automl.training.coverage import coverage_of
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
-from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest
+from manta_swarm.automl.training.update import LocalSteps, State, initial_state, next_state, state_digest
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.microbatches import place_of_microbatch

@@ -1,9 +1,9 @@
-"""A run's state and the exact update, which may sort channels by what they matter: the same bits on whatever hardware.
+"""A run's state, a cohort's local steps from it, and the exact update, which may sort channels: the same bits on whatever hardware.
 
 The update is a step (``automl.training.optimizers``) and what the schedule changes at the end of a phase: channels are sorted, and the
 state that the later phases learn from is remembered by its digest. Where a round has one local step, the step is the optimiser's own along
-the mean gradient; where it has several, those were the optimiser's own (``automl.training.local``), and the round ends with an outer step
-along the mean change of the weights. ``self_test`` shows that this machine computes the bits that everybody else does.
+the mean gradient; where it has several, those were the optimiser's own (``LocalSteps``), and the round ends with an outer step along the
+mean change of the weights. ``self_test`` shows that this machine computes the bits that everybody else does.
 
 Channel sorting puts the channels that matter most first, so that a smaller width, which is a prefix, keeps them: the expanded channels of
 each layer, and where a unit has a choice of widths, those that it hands on.
@@ -12,6 +12,9 @@ It is part of the exact update: sums are of doubles in the order of the index, t
 weights. The largest network computes what it did before, but for the order of its sums.
 
 Shapes: N all weights of the supernet, O channels out, E expanded channels, C channels in, W channels that a unit hands on.
+
+Local steps lead from a committed state along a cohort's own gradients, until the next exchange; everybody who has the gradients has the
+bits. Moments begin at zero, so a newcomer needs the committed state alone.
 """
 
 import hashlib
@@ -288,3 +291,71 @@ def _known_vector(salt: int) -> Tensor:
     exponents = np.where(words >> 30 == 0, 0, (words >> 23) % 137).astype(np.uint32)
     bits = (words & np.uint32(0x807FFFFF)) | (exponents << np.uint32(23))
     return torch.from_numpy(bits.astype(np.uint32).view(np.float32).copy())
+
+
+class LocalSteps:
+    """The weights of one cohort in one round, from local step to local step."""
+
+    def __init__(self, state: State, plan: Plan, part: slice = slice(None)) -> None:
+        """Begin at a committed state, in the round after it. ``state`` and gradients may have a ``part`` of the weights only."""
+        self._base_N = self._weights_N = state.parameters
+        self._moments = tuple(torch.zeros_like(state.parameters) for _ in range(num_own_moments(plan.optimizer)))
+        self._optimizer = plan.optimizer
+        self._rate = plan.learning_rate(state.round + 1)
+        decays_N = decaying(plan)
+        self._decays_N = None if decays_N is None else decays_N[part]
+        self._number = 0
+        self._taken = 0
+
+    @property
+    def weights(self) -> Tensor:
+        """What the next step's microbatches are trained on, (N,) fp32, CPU. Nobody writes into it: a step makes a new one."""
+        return self._weights_N
+
+    @property
+    def number(self) -> int:
+        """How many steps there were."""
+        return self._number
+
+    @property
+    def taken(self) -> int:
+        """How many of them were taken: those that led to finite values."""
+        return self._taken
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> bool:
+        """Make one step along a gradient (N,), the cohort's mean; return whether it was taken.
+
+        A step that would lead to a value that is not finite is not taken: weights and moments stay what they were, and the next step is
+        the next one all the same.
+
+        Raises:
+            ValueError: the gradient does not fit.
+            OwnFault: as ``codec.scaling.check_denormals``.
+        """
+        if gradient.shape != self._base_N.shape or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
+            raise ValueError("a gradient is an fp32 CPU vector as long as the weights")
+        self._number += 1
+        weights_N, moments = own_step(
+            self._weights_N,
+            self._moments,
+            gradient,
+            self._optimizer,
+            rate=self._rate,
+            number=self._number,
+            decays_N=self._decays_N,
+        )
+        is_taken = are_finite(weights_N, *moments)
+        if is_taken:
+            self._weights_N, self._moments = weights_N, moments
+            self._taken += 1
+        return is_taken
+
+    def pass_over(self) -> None:
+        """Count a step that is known not to have been taken."""
+        self._number += 1
+
+    @torch.no_grad()
+    def learnt(self) -> Tensor:
+        """Return the weights at the base less those now, (N,) fp32: it stands where a gradient would."""
+        return self._base_N - self._weights_N

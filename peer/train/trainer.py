@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch
-from manta_swarm.automl.training.update import State
+from manta_swarm.automl.training.update import LocalSteps, State
 from manta_swarm.codec.residuals import digest_of_parts, part_digests, vector_digest
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress, RunContext

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
+from manta_swarm.automl.training.update import LocalSteps
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Claim, Contribution

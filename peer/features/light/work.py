@@ -17,9 +17,8 @@ from manta_swarm.automl.data.snippet import load
 from manta_swarm.automl.spaces.space import Architecture
 from manta_swarm.automl.training.coverage import RunTrainingSpec, coverage
 from manta_swarm.automl.training.light import Places, leased_microbatches, leased_samples, num_covered, scattered, weights_of
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
-from manta_swarm.automl.training.update import State
+from manta_swarm.automl.training.update import LocalSteps, State
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate

@@ -14,9 +14,9 @@ from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD
 from manta_swarm.aggregator.monitor.kept import KEPT, Kept
-from manta_swarm.aggregator.monitor.rounds import Rounds
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.sight import Sight
+from manta_swarm.aggregator.monitor.tables import Rounds
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import sha256

@@ -6,8 +6,7 @@ import pytest
 from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, sight
-from manta_swarm.aggregator.monitor.rounds import Rounds
-from manta_swarm.aggregator.monitor.tables import Opened, TableSeen, opened, table_seen
+from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.admission import PEER, Revocation

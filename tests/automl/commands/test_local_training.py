@@ -15,12 +15,11 @@ from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.training.cohorts import Cohort, LocalExchange
 from manta_swarm.automl.training.coverage import coverage
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import TASKS, first_min_exponent, thin, usual
 from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer, TrainingDirectory
-from manta_swarm.automl.training.update import initial_state, next_state, state_digest
+from manta_swarm.automl.training.update import LocalSteps, initial_state, next_state, state_digest
 from manta_swarm.codec.coding import body_num_bytes, encode, parse
 from manta_swarm.protocol.encoding import encode as cbor
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS, codec_named

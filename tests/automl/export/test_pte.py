@@ -15,7 +15,7 @@ from tests.automl.export.exports import random_subnet
 @pytest.mark.parametrize("task", ["classification", "stereo"])
 def test_a_program_for_executorch_computes_what_the_network_computes_and_says_what_it_is(task: str) -> None:
     pytest.importorskip("executorch", reason="the extra executorch is not installed")
-    from manta_swarm.automl.export.pte import own_pte
+    from manta_swarm.automl.export.pt2 import own_pte
 
     subnet = random_subnet(task)
     files, differences = exported_files(subnet, {PTE: "net.pte"})

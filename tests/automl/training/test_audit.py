@@ -16,10 +16,9 @@ from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.update import State, initial_state
+from manta_swarm.automl.training.update import LocalSteps, State, initial_state
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.codec.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
 from manta_swarm.protocol.encoding import pack

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from manta_swarm.automl.training.local import LocalSteps
 from manta_swarm.automl.training.schedule import Plan
-from manta_swarm.automl.training.update import State, initial_state, next_state
+from manta_swarm.automl.training.update import LocalSteps, State, initial_state, next_state
 from manta_swarm.protocol.errors import OwnFault
 from manta_swarm.protocol.manifest import Optimizer, Recipe
 
