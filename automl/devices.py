@@ -2,8 +2,7 @@
 
 Without recorded graphs small networks wait for launches of kernels. What is recorded reads and writes memory where it was then. So whoever
 replays it puts other inputs where the first ones lay, and fetches what it made before anything is replayed that the same ``Recorder``
-recorded. Here, too, the twin of a GPU's recorder for machines without one: it calls what it was given again. No GPU has run ``CudaGraphs``
-yet.
+recorded. Here, too, the twin of a GPU's recorder for machines without one: it calls what it was given again.
 
 Tensors go to a GPU and back without anybody waiting, by pinned memory, which a GPU reads and writes by itself. Torch keeps such memory
 until the GPU is done with it. From and to other memory the program would have to wait, or could change too early what has not been read
