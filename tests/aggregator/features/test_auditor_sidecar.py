@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from manta_swarm.aggregator.features import sidecars as module
 from manta_swarm.aggregator.features.sidecars import Auditor, Sidecar
-from manta_swarm.aggregator.features.sidecars import sidecar as module
 from manta_swarm.aggregator.settings.inviting import auditor_key, is_named
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.signing import Identity

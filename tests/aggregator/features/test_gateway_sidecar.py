@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from manta_swarm.aggregator.features import sidecars as module
 from manta_swarm.aggregator.features.sidecars import Gateway, Sidecar
-from manta_swarm.aggregator.features.sidecars import sidecar as module
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.admission import AdmissionRule
 from manta_swarm.protocol.errors import UserError
