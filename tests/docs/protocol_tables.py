@@ -1,4 +1,4 @@
-"""Writes docs/protocol.json from the code: records, methods, and limits of calls: python -m tests.docs.protocol_tables
+"""Writes docs/protocol.json from the code: records, methods, signatures, limits and refusals: python -m tests.docs.protocol_tables
 
 A record is a frozen dataclass: its fields, what the code says of each, and what has to hold are read from its source. Of a method the
 bounds are the code's where these are more than what a few numbers take.
@@ -14,14 +14,37 @@ import re
 import textwrap
 import tokenize
 from enum import IntEnum
-from typing import Any
+from typing import Any, get_args
 
-from manta_swarm.network import log_client, log_proofs, rates
-from manta_swarm.network.admission_filter import PUBLIC
+from manta_swarm.aggregator.commit.feed import MAX_WAITING
+from manta_swarm.network import (
+    blobs,
+    dht_protocol,
+    dht_storage,
+    dialling,
+    link,
+    log_client,
+    log_proofs,
+    near_cohort_peers,
+    operator_line,
+    rates,
+    reach,
+    rpc,
+    streams,
+    unary,
+    validator,
+)
+from manta_swarm.network.admission_filter import NOT_ADMITTED, PUBLIC
+from manta_swarm.network.light_pay import PAY
 from manta_swarm.peer.sync.split_view_monitor import MAX_HISTORIES_BYTES
-from manta_swarm.protocol import auditing
+from manta_swarm.protocol import auditing, exchange, light
+from manta_swarm.protocol import records as entry_records
+from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
 from manta_swarm.protocol.encoding import MAX_DEPTH, MAX_ITEMS
 from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
+from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, MAX_OPERATORS
+from manta_swarm.protocol.merkle import MAX_SIZE
+from manta_swarm.protocol.notes import MAX_NOTE_BYTES, MAX_SIGNATURES
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES
 from manta_swarm.protocol.table import MAX_WEIGHED_BYTES
 from manta_swarm.protocol.versions import PROGRAM, PROTOCOL
@@ -41,7 +64,7 @@ RECORDS = {
     "manta_swarm.network.pushes": "BodyOffer Shown Push Heard",
     "manta_swarm.network.reach": "AskDialBack DialledBack",
     "manta_swarm.network.shutdown_notices": "ShutdownNotice",
-    "manta_swarm.network.wrong_group": "WrongGroup Measure",
+    "manta_swarm.network.wrong_group": "WrongGroup",
     "manta_swarm.peer.cohort.messages": "Join JoinAnswer VectorSummary Give GiveAnswer Plan PartReport PlanAnswer Add AddAnswer AskSum "
     "HandOver Taken Word",
     "manta_swarm.peer.commands.tables": "TableOffer",
@@ -56,7 +79,7 @@ RECORDS = {
     "manta_swarm.protocol.histories": "Histories",
     "manta_swarm.protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
     "manta_swarm.protocol.manifest": "SignedManifest Manifest Optimizer Recipe TravellingShards",
-    "manta_swarm.protocol.private": "PrivateData",
+    "manta_swarm.protocol.private": "PrivateData Measure",
     "manta_swarm.protocol.records": "Announcement Entry ClaimStep Claim StepMean Contribution Header Threshold Round "
     "InclusionPromise Receipt Included Listing",
     "manta_swarm.protocol.rewards": "RoundContributions",
@@ -191,7 +214,7 @@ METHODS = (
         "shutdown-notice",
         "peers",
         "an operator",
-        "packed Shutdown notice",
+        "packed ShutdownNotice",
         "empty",
         "1024",
         "-",
@@ -659,6 +682,25 @@ METHODS = (
     ),
 )
 
+RULES = {  # what a method's records do not say, beside section 9
+    "commit-at": "one of the newest 36 rounds",
+    "listing": "one of the newest 8 rounds, else refused",
+    "weights": "one of the newest 8 rounds, else refused; believed if there are as many as the round's entry has contributions, "
+    "the base of each is at most 4 commits old, and their root is the entry's",
+    "contributions": "one of the newest 8 rounds, else refused; from place on, as many as have 1,048,576 bytes together (8 more counted "
+    "for each), and one at least, with the proof of the round's range under the asker's head of that size",
+    "consistency": "refused by a log that has fewer than new entries",
+    "credit": "the log's word: nothing proves it",
+    "shutdown-notice": "of several operators quorum have to say that the run is over",
+    "blob": "the piece at that place, or for place -1 the leaf hashes of all pieces, joined; also while others are still being fetched",
+    "commit": "believed only with its proof",
+    "where": "what the key says of itself, if it is connected, else where it was reached last",
+    "latency": "believed if it holds, for that run and key; the table is a blob of the same peer",
+    "measure": "taken if it holds, of a committed state, and a table has a claim of the key; nothing follows from it",
+    "announcement": "taken as if the callee had found it in the DHT",
+    "admission": "answered if the key is in, or once its admission is on the disk; who is in may bring another key's",
+}
+
 BOUNDS = {  # of request and answer, as the code has them
     "header": (MAX_HEADER_BYTES, log_client.MAX_ANSWER_BYTES),
     "commit-after": (128, log_client.MAX_FEED_BYTES),
@@ -771,12 +813,27 @@ def methods() -> list[dict[str, Any]]:
         bounds = BOUNDS.get(each["method"])
         if bounds is not None:
             each["max_request"], each["max_answer"] = (f"{number:,}" if isinstance(number, int) else number for number in bounds)
-    return [{**each, "counts_as": rates.COSTS.get(each["method"], 1), "answers_everybody": each["method"] in PUBLIC} for each in found]
+    return [
+        {
+            **each,
+            "counts_as": rates.COSTS.get(each["method"], 1),
+            "answers_everybody": each["method"] in PUBLIC,
+            "rules": RULES.get(each["method"], ""),
+        }
+        for each in found
+    ]
 
 
 def is_plain(value: object) -> bool:
     """Return whether JSON has a value: a number, a text, or some of these."""
     return type(value) in (int, str) or (type(value) in (tuple, frozenset) and all(map(is_plain, value)))  # type: ignore[call-overload]
+
+
+def _assigned(enumeration: type) -> list[ast.Assign]:
+    """Return where the members of an enumeration stand in its source."""
+    (parsed,) = ast.parse(inspect.getsource(enumeration)).body
+    assert isinstance(parsed, ast.ClassDef)
+    return [each for each in parsed.body if isinstance(each, ast.Assign)]
 
 
 def values(text: str, module: dict[str, Any]) -> dict[str, Any]:
@@ -785,10 +842,151 @@ def values(text: str, module: dict[str, Any]) -> dict[str, Any]:
     for name in sorted(set(re.findall(r"\w+", text))):
         value = module.get(name)
         if isinstance(value, type) and issubclass(value, IntEnum):
-            found[name] = {each.name: int(each) for each in value}
+            said = comments(inspect.getsource(value))
+            lines = dict(zip(value, (each.lineno for each in _assigned(value)), strict=True))
+            found[name] = {each.name: {"value": int(each), "is": said.get(lines[each], "")} for each in value}
         elif name.isupper() and is_plain(value):
             found[name] = sorted(value) if isinstance(value, frozenset) else value
     return found
+
+
+DHT_RECORDS = (  # name, value, by whom, lifetime; p and b: section 8
+    ("manta-<run, hex>-members", "packed Announcement", "peers, every p seconds", "6 p"),
+    ("manta-<run, hex>-<b>-<prefix, hex>", "packed Announcement", "peers, every p seconds", "6 p"),
+    ("manta-<run, hex>-cohort-<SHA-256(secret || the cohort's name), hex>", "packed Announcement", "peers, every p seconds", "6 p"),
+    ("manta-<run, hex>-lan-<the same digest>", "local addresses", "peers with a token that listen on a network", "6 p"),
+    (
+        "manta-<run, hex>-head",
+        f"packed Receipt of the newest commit, at most {log_proofs.MAX_RECORD_BYTES} bytes",
+        "operators",
+        f"{log_proofs.LIVES_S:g} s",
+    ),
+)
+
+LINK_FRAMES = {  # between cohort peers that are linked
+    "head": "kind (1), number (8), size (4), tag (16), turn (2), first (8), big-endian; then size bytes",
+    "kinds": {
+        "0": "a call: the length of the method's name (1), the name, the request",
+        "1": "the answer to the call of that number, as in section 9",
+        "2": "the call of that number is given up",
+        "3": f"a chunk: up to {link.CHUNK_VALUES:,} values of a vector under a tag, from the value first on",
+    },
+    "bytes at most": vars(link)["_MAX_FRAME_BYTES"],
+    "calls at a time": vars(link)["_MAX_ANSWERING"],
+}
+
+OTHER_SIGNATURES = (  # of what is no record above
+    ("manifest", "Manifest", "the first of the manifest's operators"),
+    ("acceptance", "(run, term, leader, size, root)", "an operator"),
+    ("dht", "[record key, subkey, value, expiration]", "the owner of the subkey"),
+)
+SIGNERS = {"": "an operator", "signer": "the key of its invitation"}  # where no field of the record names the key
+
+REFUSALS = (  # how one begins, who says it, and what it means
+    (NOT_ADMITTED, "any node, where the run is not open", "the caller's key is not in: an admission proof may change that"),
+    (str(operator_line.AskAnother("")), "operators, where there are several", "another operator may do what is asked"),
+    (blobs.BUSY, "blob", "another node is to be asked"),
+    (blobs.NOT_HERE, "blob", "nothing of this blob is here; so does any other refusal of a blob"),
+    (blobs.NOT_YET, "blob", "some of this blob is here, but not this piece"),
+)
+
+REQUESTS = (  # of light contributors to a gateway: method, path, request, its most bytes, answer
+    ("GET", light.WELCOME, "", 0, "Welcome"),
+    ("POST", light.PASSES, "EnterRequest", light.MAX_ENTER_BYTES, "Signed AdmissionProof"),
+    ("POST", light.LEASES, "Signed LeaseRequest", light.MAX_REQUEST_BYTES, "LeaseAnswer"),
+    ("GET", light.BLOBS + "/<digest>", "", 0, "the bytes that a lease of the base that is worked on names so"),
+    ("POST", light.RETURNS, "LightReturn", "a claim and an int16 body of N values", "LightWord"),
+    ("GET", light.WORDS + "/<SHA-256 of a packed LightReturn>", "", 0, "LightWord"),
+    ("GET", PAY + "/<digest of a contribution>/<key>", "", 0, "LightPay"),
+)
+STATUSES = {  # of answers that are a line of text
+    400: "malformed, or not signed",
+    403: "the run does not let this key in",
+    404: "not known here",
+    408: "too slow",
+    413: "too long",
+    429: "too many requests: come again after Retry-After seconds",
+    503: "not now: come again after Retry-After seconds",
+}
+
+
+def signatures() -> list[dict[str, str]]:
+    """Return what is signed: its kind, the payload, and whose key signs it."""
+    found = [
+        (record.signing.kind, record.__name__, SIGNERS.get(record.signing.by, f"its {record.signing.by}"))
+        for record in records()
+        if hasattr(record, "signing")
+    ]
+    return [dict(zip(("kind", "payload", "signed_by"), each, strict=True)) for each in (*OTHER_SIGNATURES, *found)]
+
+
+def entries() -> dict[str, str]:
+    """Return the record that each kind of entry has."""
+    of_kinds: dict[str, type] = vars(entry_records)["_ENTRIES"]
+    return {
+        kind: " ".join([*("Signed" for _ in get_args(body)), next(iter(get_args(body)), body).__name__]) for kind, body in of_kinds.items()
+    }
+
+
+def limits() -> dict[str, dict[str, int | float]]:
+    """Return what is bounded, by what it is of."""
+    return {
+        "records": {
+            "arrays in one another": MAX_DEPTH,
+            "items": MAX_ITEMS,
+            "bytes of a packed manifest": MAX_MANIFEST_BYTES,
+            "bytes of an entry": MAX_ENTRY_BYTES,
+            "bytes of a header": MAX_HEADER_BYTES,
+            "bytes of a receipt": log_client.MAX_RECEIPT_BYTES,
+            "members of a cohort": exchange.MAX_COHORT,
+            "operators": MAX_OPERATORS,
+        },
+        "notes": {
+            "bytes": MAX_NOTE_BYTES,
+            "signature lines": MAX_SIGNATURES,
+            "leaves of a tree": MAX_SIZE,
+            "witnesses whose cosignatures a log shows": MAX_COSIGNATURES,
+        },
+        "calls": {
+            "bytes of a request": rpc.MAX_MESSAGE_BYTES,
+            "bytes of a response": rpc.MAX_MESSAGE_BYTES + 1,
+            "bytes of a unary request": rpc.LARGE_BYTES,
+            "unary calls that a server answers at a time": unary.MAX_CALLS,
+            "unary calls of one caller": unary.MAX_CALLS_EACH,
+            "unary calls that a caller has open at a node": unary.MAX_OWN_CALLS,
+            "streams that a server answers at a time": streams.MAX_STREAMS_IN_ALL,
+            "streams of one caller": streams.MAX_STREAMS,
+            "streams that a caller has open at a node": streams.MAX_OWN_STREAMS,
+            "bytes that a server holds of each kind": streams.MAX_HELD_BYTES,
+            "calls a second of a key": rates.CALLS_OF_KEY,
+            "calls a second of an address": rates.CALLS_OF_ADDRESS,
+            "seconds whose calls may come at once": rates.AT_ONCE_S,
+            "faults of a key": rates.FAULTS_FORGIVEN,
+            "seconds after which faults are forgotten": rates.FORGET_S,
+            "callers that a log holds until its next commit": MAX_WAITING,
+            "callers that are dialled back at a time": reach.MAX_DIALLING,
+            "cohort peers that are known": near_cohort_peers.MAX_COHORT_PEERS,
+        },
+        "dials": {
+            "of a host that fail in a minute": dialling.FailedDials.OF_HOST,
+            "in all that fail in a minute": dialling.FailedDials.IN_ALL,
+            "nodes that are asked where another one is": vars(dialling)["_ASKED"],
+            "places of a node that one other names": vars(dialling)["_DIALLED"],
+        },
+        "DHT": {
+            **{f"bytes of a {name.rpartition('_')[2]}": most for name, most in vars(unary)["_DHT_REQUEST_BYTES"].items()},
+            "bytes of an answer to a search": dht_protocol.MAX_ANSWER_BYTES,
+            "bytes of a value": validator.MAX_VALUE_BYTES,
+            "bytes of a value with its signature": validator.MAX_RECORD_BYTES,
+            "seconds to a record's expiration": validator.MAX_TTL_S,
+            "names of an owner": dht_storage.MAX_NAMES_OF_AN_OWNER,
+            "bytes that a node stores": dht_storage.MAX_BYTES,
+            "bytes of a name": dht_storage.MAX_BYTES_OF_A_NAME,
+            "bytes that a record counts for beside its own": vars(dht_storage)["_FRAME_BYTES"],
+            "bytes that a record counts for at least": dht_storage.MIN_RECORD_BYTES,
+        },
+        "blobs": {"pieces": blobs.MAX_PIECES, "bytes of a piece": blobs.MAX_PIECE_BYTES},
+    }
 
 
 def tables() -> dict[str, Any]:
@@ -796,15 +994,14 @@ def tables() -> dict[str, Any]:
     return {
         "protocol": PROTOCOL,
         "program": PROGRAM,
-        "limits": {
-            "arrays in one another": MAX_DEPTH,
-            "items of a record": MAX_ITEMS,
-            "bytes of an entry": MAX_ENTRY_BYTES,
-            "bytes of a receipt": log_client.MAX_RECEIPT_BYTES,
-            "calls a second of a key": rates.CALLS_OF_KEY,
-            "calls a second of an address": rates.CALLS_OF_ADDRESS,
-            "seconds' calls at once": rates.AT_ONCE_S,
-        },
+        "limits": limits(),
+        "signatures": signatures(),
+        "entries": entries(),
+        "refusals": [dict(zip(("begins", "said_by", "means"), each, strict=True)) for each in REFUSALS],
+        "requests_to_gateways": [dict(zip(("method", "path", "request", "max_request", "answer"), each, strict=True)) for each in REQUESTS],
+        "statuses_of_gateways": STATUSES,
+        "dht_records": [dict(zip(("name", "value", "by", "lives"), each, strict=True)) for each in DHT_RECORDS],
+        "link_frames": LINK_FRAMES,
         "methods": methods(),
         "records": [told(record) for record in records()],
     }
