@@ -975,6 +975,7 @@ def limits() -> dict[str, dict[str, int | float]]:
         },
         "DHT": {
             **{f"bytes of a {name.rpartition('_')[2]}": most for name, most in vars(unary)["_DHT_REQUEST_BYTES"].items()},
+            "calls that a store or a search counts as": rates.COSTS["DHTProtocol.rpc_store"],
             "bytes of an answer to a search": dht_protocol.MAX_ANSWER_BYTES,
             "bytes of a value": validator.MAX_VALUE_BYTES,
             "bytes of a value with its signature": validator.MAX_RECORD_BYTES,
