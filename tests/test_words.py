@@ -50,11 +50,9 @@ FOREIGN = ("session tickets", "num_tickets")  # TLS has them
 
 
 def own_words(glossary: str) -> Iterator[str]:
-    """Return the words in the glossary's table of words that are the project's own."""
+    """Return the words in the glossary's list of words that are the project's own."""
     _, _, own = glossary.partition("## Our own words")
-    for line in own.splitlines():
-        if line.startswith("| ") and not line.startswith("| word |"):
-            yield from (word.strip() for word in line.split("|")[1].split("·"))
+    yield from re.findall(r"\*\*(.+?)\*\*", own)
 
 
 def words_of(text: str) -> Counter[str]:
