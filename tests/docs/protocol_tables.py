@@ -882,12 +882,12 @@ OTHER_SIGNATURES = (  # of what is no record above
 )
 SIGNERS = {"": "an operator", "signer": "the key of its invitation"}  # where no field of the record names the key
 
-REFUSALS = (  # how one begins, who says it, and what it means
-    (NOT_ADMITTED, "any node, where the run is not open", "the caller's key is not in: an admission proof may change that"),
-    (str(operator_line.AskAnother("")), "operators, where there are several", "another operator may do what is asked"),
-    (blobs.BUSY, "blob", "another node is to be asked"),
-    (blobs.NOT_HERE, "blob", "nothing of this blob is here; so does any other refusal of a blob"),
-    (blobs.NOT_YET, "blob", "some of this blob is here, but not this piece"),
+REFUSALS = (  # text, whether that is all of it (else how it begins), who says it, and what it means
+    (NOT_ADMITTED, False, "any node, where the run is not open", "the caller's key is not in: an admission proof may change that"),
+    (str(operator_line.AskAnother("")), False, "operators, where there are several", "another operator may do what is asked"),
+    (blobs.BUSY, True, "blob", "another node is to be asked"),
+    (blobs.NOT_HERE, True, "blob", "nothing of this blob is here; so means any other refusal of a blob"),
+    (blobs.NOT_YET, True, "blob", "some of this blob is here, but not this piece"),
 )
 
 REQUESTS = (  # of light contributors to a gateway: method, path, request, its most bytes, answer
@@ -998,7 +998,7 @@ def tables() -> dict[str, Any]:
         "limits": limits(),
         "signatures": signatures(),
         "entries": entries(),
-        "refusals": [dict(zip(("begins", "said_by", "means"), each, strict=True)) for each in REFUSALS],
+        "refusals": [dict(zip(("text", "is_whole", "said_by", "means"), each, strict=True)) for each in REFUSALS],
         "requests_to_gateways": [dict(zip(("method", "path", "request", "max_request", "answer"), each, strict=True)) for each in REQUESTS],
         "statuses_of_gateways": STATUSES,
         "dht_records": [dict(zip(("name", "value", "by", "lives"), each, strict=True)) for each in DHT_RECORDS],
