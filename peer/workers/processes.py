@@ -2,7 +2,7 @@
 
 What all need lies in shared memory once: the weights and the teacher's, the data set, and a place for each gradient that is under way.
 Gradients are added by whoever asked for the microbatches, in the order of the microbatches, so the sum is the same as with one worker, and
-nobody waits for a worker that died: that is why they are not averaged by ``torch.distributed`` (docs/protocol.md, section 18).
+nobody waits for a worker that died: that is why they are not averaged by ``torch.distributed``.
 """
 
 import asyncio
