@@ -7,7 +7,7 @@ import json
 import re
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -116,6 +116,7 @@ class Files:
     notes: dict[str, str]
     nodes: list[tuple[str, int, int, bytes]]
     stored: tuple | None = None  # run, operator, size and root, as a database has them
+    beside: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)  # of notes of snapshots: round, size and root that stand there
 
 
 def file_of(path: Path) -> bytes:
@@ -128,8 +129,11 @@ def file_of(path: Path) -> bytes:
 def open_folder(folder: Path) -> Files:
     """§5, on disk."""
     notes = {"tree-head.txt": file_of(folder / "tree-head.txt").decode()}  # before the entries: of a run at work these are newer
+    beside = {}
     for path in sorted(folder.glob("snapshots/round-*.json")):
-        notes[f"snapshots/{path.name}"] = json.loads(file_of(path))["tree_head"]
+        name, said = f"snapshots/{path.name}", json.loads(file_of(path))
+        notes[name] = said["tree_head"]
+        beside[name] = int(path.stem.removeprefix("round-")), said["ledger_size"], bytes.fromhex(said["ledger_root"])
     mode = "mode=ro" if (folder / "log.sqlite3-wal").exists() else "immutable=1"
     try:
         with closing(sqlite3.connect(f"{(folder / 'log.sqlite3').absolute().as_uri()}?{mode}", uri=True)) as database:
@@ -143,7 +147,7 @@ def open_folder(folder: Path) -> Files:
         raise BadInput(f"{folder / 'log.sqlite3'}: {error}") from error
     if [at for at, _ in rows] != list(range(len(rows))):
         raise ValueError("an entry is missing")
-    return Files([entry for _, entry in rows], notes, nodes, stored)
+    return Files([entry for _, entry in rows], notes, nodes, stored, beside)
 
 
 def open_export(folder: Path, size: int) -> Files:
@@ -193,11 +197,11 @@ def snapshot(path: Path) -> tuple[int, list[np.ndarray], bytes]:
     try:
         header = json.loads(data[8:start])
         said, names = header.pop("__metadata__"), ["parameters", *(f"moment{at}" for at in range(len(header) - 1))]
-        spans = (header[name]["data_offsets"] for name in names)
-        return (
-            int(said["round"]),
-            [np.frombuffer(data[start + first : start + last], "<f4") for first, last in spans],
-            bytes.fromhex(said["teacher"]),
-        )
+        spans = [header[name]["data_offsets"] for name in names]
+        vectors = [np.frombuffer(data[start + first : start + last], "<f4") for first, last in spans]
+        number, teacher = int(said["round"]), bytes.fromhex(said["teacher"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"no snapshot: {error!r}") from error
+    if start + sum(4 * vector.size for vector in vectors) != len(data):
+        raise ValueError("bytes that are of no vector")
+    return number, vectors, teacher

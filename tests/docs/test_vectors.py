@@ -14,7 +14,8 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from manta_swarm.protocol.verified import Verified
 from tests.docs.vectors import FOLDER, files
-from tests.docs.verifiers import verifier
+from tests.docs.verifiers import ledger as verifier_ledger
+from tests.docs.verifiers import records, verifier
 from tests.documents import ROOT
 
 LEDGERS, INVALID, RECORDS, VERDICTS = (
@@ -50,13 +51,13 @@ def test_there_are_ten_that_hold_and_a_hundred_that_do_not() -> None:
 
 
 def test_each_rule_of_the_fold_refuses_one_of_the_hundred() -> None:
-    fold = {rule for rule in verifier.RULES if re.match("[EBS]", rule)} | {"M1", "M2"}
+    fold = {rule for rule in records.RULES if re.match("[EBS]", rule)} | {"M1", "M2"}
     assert fold == {each["rule"] for each in INVALID}
 
 
 def test_the_rules_are_those_of_the_document_in_its_order() -> None:
     named = re.findall(r"^- \*\*([BSME][0-9]+)\*\* ", DOCUMENT, re.MULTILINE)
-    assert named == [rule for rule in verifier.RULES if rule[0] in "BSME" and rule != "M3"]
+    assert named == [rule for rule in records.RULES if rule[0] in "BSME" and rule != "M3"]
 
 
 @every_ledger
@@ -111,25 +112,25 @@ def refused_by(manifest: bytes, entries: list[bytes]) -> tuple[str, int]:
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["record"])
 def test_a_record_has_its_canonical_bytes(record: dict[str, Any]) -> None:
     packed = bytes.fromhex(record["packed"])
-    assert encode(decode(packed, max_bytes=2**20)) == packed == verifier.encode(verifier.decode(packed, 2**20))
+    assert encode(decode(packed, max_bytes=2**20)) == packed == verifier.encode(records.decode(packed, 2**20))
     if "digest" in record:
         signed = unpack(SignedManifest, packed, max_bytes=MAX_SIGNED_MANIFEST_BYTES) if record["record"] == "SignedManifest" else None
-        payload, signature, *_ = verifier.decode(packed, 2**20)
-        digest = verifier.sha256(packed) if signed else verifier.digest_of(SimpleNamespace(payload=payload, signature=signature))
+        payload, signature, *_ = records.decode(packed, 2**20)
+        digest = records.sha256(packed) if signed else verifier.digest_of(SimpleNamespace(payload=payload, signature=signature))
         assert digest.hex() == record["digest"]
 
 
 def test_draws_follow_from_the_beacon() -> None:
     beacon = bytes.fromhex(VERDICTS["beacon"])
     for what, contribution, number in VERDICTS["numbers"]:
-        assert verifier.number(what, beacon, bytes.fromhex(contribution)) == number
+        assert verifier_ledger.number(what, beacon, bytes.fromhex(contribution)) == number
     for case in VERDICTS["draws"]:
         rules = SimpleNamespace(audit_percent=case["audit_percent"], newcomer_percent=case["newcomer_percent"])
         rows = [
             SimpleNamespace(digest=bytes.fromhex(digest), counted=samples, proven=(proven,), keys=(known,))
             for digest, samples, proven, known in case["candidates"]
         ]
-        assert sorted(each.hex() for each in verifier.drawn(rules, beacon, rows, {True: 1, False: 0})) == case["drawn"]
+        assert sorted(each.hex() for each in verifier_ledger.drawn(rules, beacon, rows, {True: 1, False: 0})) == case["drawn"]
 
 
 def test_verdicts_come_to_the_same() -> None:
@@ -143,7 +144,7 @@ def test_verdicts_come_to_the_same() -> None:
 
 def test_pools_are_shared_out_alike() -> None:
     for case in VERDICTS["shares"]:
-        assert verifier.share_out(case["pool"], case["weights"], case["cap"]) == case["shares"]
+        assert verifier_ledger.share_out(case["pool"], case["weights"], case["cap"]) == case["shares"]
 
 
 @pytest.mark.parametrize("name", VERDICTS["ledgers"])

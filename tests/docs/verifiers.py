@@ -18,6 +18,8 @@ VERIFIER = ROOT / "docs" / "verifier.py"
 if str(VERIFIER.parent) not in sys.path:
     sys.path.append(str(VERIFIER.parent))
 verifier: Any = importlib.import_module("verifier")
+ledger: Any = importlib.import_module("verifier_ledger")
+records: Any = importlib.import_module("verifier_records")
 values: Any = importlib.import_module("verifier_values")
 
 
