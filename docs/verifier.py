@@ -69,18 +69,18 @@ class Signed:
 def check_tree(files: Files, ledger: Ledger, ends: list[int]) -> Signed:
     """Check what is stored and signed of the tree, and the proofs that follow; `ends` are the sizes at which no round is open."""
     tree, count, newest = Tree(map(leaf_hash, files.entries)), len(files.entries), None
+    if files.stored:
+        run, operator, size, root = files.stored
+        hold("T3", run == ledger.run and operator in ledger.m.operators, "the database is of another run or operator")
+        hold("T3", size == count, f"the database says {size} entries, and has {count}")
+        hold("T3", root == tree.root(0, count), "the database says another root")
+        complete = sum(count >> level for level in range(count.bit_length()))
+        hold("T4", len(files.nodes) == complete, f"{len(files.nodes)} stored nodes of {complete}")
     for name, level, first, data in files.nodes:
         with about(name):
             width = len(data) // 32
             hold("T4", width and (first + width) << level <= count and len(data) % 32 == 0, "it is of no entries")
             hold("T4", data == b"".join(tree.root(at << level, (at + 1) << level) for at in range(first, first + width)), "another hash")
-    if files.stored:
-        complete = sum(count >> level for level in range(count.bit_length()))
-        hold("T4", len(files.nodes) == complete, f"{len(files.nodes)} stored nodes of {complete}")
-        run, operator, size, root = files.stored
-        hold("T3", run == ledger.run and operator in ledger.m.operators, "the database is of another run or operator")
-        hold("T3", size == count, f"the database says {size} entries, and has {count}")
-        hold("T3", root == tree.root(0, count), "the database says another root")
     for name, note in files.notes.items():
         with about(name):
             head = open_head(note, ledger.run, ledger.m, None if name == "checkpoint" else 1)
