@@ -499,25 +499,28 @@ def power(x: float, n: int) -> float:
     return result
 
 
+def stepped(vectors: list[np.ndarray], g: np.ndarray, m: SimpleNamespace, rate: float, decays: np.ndarray | bool, r: int):
+    """Weights and moments after the step of round r along g, by a manifest's optimizer and exchange; `decays` says which weights do."""
+    o, (p, moment, *rest), decay = m.optimizer, vectors, float(m.optimizer.weight_decay)
+    with np.errstate(all="ignore"):
+        if m.exchange.local_steps > 1:
+            moment = moment * float(o.outer_momentum) + g
+            return [p - (g + moment * float(o.outer_momentum)) * float(o.outer_rate), moment]
+        if o.name == "sgd":
+            moment = moment * float(o.beta1) + np.where(decays, g + p * decay, g)
+            return [p - moment * rate, moment]
+        beta1, beta2 = float(o.beta1), float(o.beta2)
+        moment, v = moment * beta1 + g * (1.0 - beta1), rest[0] * beta2 + (g * g) * (1.0 - beta2)
+        d = (moment / (1.0 - power(beta1, r))) / (np.sqrt(v / (1.0 - power(beta2, r))) + float(o.epsilon))
+        return [np.where(decays, p * (1.0 - rate * decay), p) - d * rate, moment, v]
+
+
 def updated(vectors: list[np.ndarray], g: np.ndarray, training_spec: TrainingSpec, r: int) -> list[np.ndarray]:
     """The weights and moments after round r, whose mean is g."""
-    o, (p, m, *rest) = training_spec.m.optimizer, vectors
-    rate, decay = training_spec.rate(r), float(o.weight_decay)
     decays = True
     if training_spec.m.recipe.decay == "matrices":
         decays = np.concatenate([np.full(prod(weight.shape), weight.decays) for _, weight in weights_of(training_spec.space)])
-    with np.errstate(all="ignore"):
-        if training_spec.m.exchange.local_steps > 1:
-            m = m * float(o.outer_momentum) + g
-            found = [p - (g + m * float(o.outer_momentum)) * float(o.outer_rate), m]
-        elif o.name == "sgd":
-            m = m * float(o.beta1) + np.where(decays, g + p * decay, g)
-            found = [p - m * rate, m]
-        else:
-            beta1, beta2 = float(o.beta1), float(o.beta2)
-            m, v = m * beta1 + g * (1.0 - beta1), rest[0] * beta2 + (g * g) * (1.0 - beta2)
-            d = (m / (1.0 - power(beta1, r))) / (np.sqrt(v / (1.0 - power(beta2, r))) + float(o.epsilon))
-            found = [np.where(decays, p * (1.0 - rate * decay), p) - d * rate, m, v]
+    found = stepped(vectors, g, training_spec.m, training_spec.rate(r), decays, r)
     if not all(np.isfinite(vector).all() for vector in found):
         found = vectors
     return sort_channels(found, training_spec.space) if training_spec.sorts_after(r) else found

@@ -3,7 +3,9 @@
 Nothing in them is random: made again, they are the same. Bytes are in hexadecimal. ``records.json`` has a record of each kind,
 ``ledgers.json`` ten logs that hold and what they add up to, ``invalid.json`` a hundred that are refused, each with the rule of
 docs/protocol.md that its last entry breaks, ``examples.json`` the small ones of ``tests.docs.examples``, ``verdicts.json``
-which contributions are drawn, what verdicts come to, and what is paid.
+which contributions are drawn, what verdicts come to, and what is paid. ``bodies.json``, ``means.json``, ``updates.json`` and
+``proofs.json`` are those of ``tests.docs.numbers``; ``runs.json`` has whole runs with their bodies, means and states
+(``tests.docs.whole``).
 """
 
 import json
@@ -47,6 +49,8 @@ from tests.docs.examples import examples
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log
+from tests.docs.numbers import bodies, bytes_of, means, proofs, updates
+from tests.docs.whole import FORMULA, RUNS, Committed, WholeRun
 from tests.documents import ROOT
 
 FOLDER = ROOT / "docs" / "vectors"
@@ -250,6 +254,63 @@ def rounds(log: Log) -> Iterator[dict[str, Any]]:
             }
 
 
+def runs() -> list[dict[str, Any]]:
+    """Return whole runs, with what each round comes to."""
+    return [whole(name, make.__doc__ or "", make()) for name, make in RUNS.items()]
+
+
+def whole(name: str, what: str, run: WholeRun) -> dict[str, Any]:
+    """Return a run: its log, and of each round bodies, weights, some values of mean and state, heads, proofs and credits."""
+    log, first = run.log, run.states()[0]
+    return {
+        "name": name,
+        "what": what.strip(),
+        "manifest": pack(log.signed),
+        "run": log.ledger.run,
+        "first_state": {
+            "weights": first.parameters.numel(),
+            "weight_i": FORMULA,
+            "moments_of_zeros": len(first.moments),
+            "digest": log.ledger.manifest.initial_state,
+        },
+        "entries": log.entries,
+        "rounds": list(whole_rounds(run)),
+        **summed(log),
+    }
+
+
+def whole_rounds(run: WholeRun) -> Iterator[dict[str, Any]]:
+    """Yield what each round comes to; ``values`` are those of a few weights: place, of the mean, of the weights, of each moment."""
+    now, tree, name = Log(run.log.signed), Tree(), origin(run.log.ledger.run)
+    for committed in run.rounds:
+        before = tree.size
+        for entry in committed.entries:
+            tree.append(leaf_hash(entry))
+        now.append(committed.entries)
+        after = committed.after
+        yield {
+            "entries": tree.size,
+            "tree_head": sign_tree_head(TreeHead(name, tree.size, tree.root()), name, OPERATOR),
+            "inclusion_of_last": tree.inclusion_proof(tree.size - 1),
+            "consistency_with_round_before": tree.consistency_proof(before),
+            "bodies": [one.body for one in committed.handed_in],
+            "weights": after.outcome.weights,
+            "clipped": after.outcome.clipped,
+            "mean": after.mean.root,
+            "state": after.blob.root,
+            "teacher": after.state.teacher,
+            "values": some_values(committed),
+            "credits": now.ledger.credits(),
+        }
+
+
+def some_values(committed: Committed) -> list[list[Any]]:
+    """Return the values of the first weights of which a round's mean says something."""
+    mean, state = committed.after.outcome.mean, committed.after.state
+    vectors = [mean, state.parameters.numpy(), *(moment.numpy() for moment in state.moments)]
+    return [[place, *(bytes_of(vector[[place]]) for vector in vectors)] for place in map(int, mean.nonzero()[0][:4])]
+
+
 def made() -> dict[str, Any]:
     """Return the files' content by name."""
     logs = {name: make() for name, make in MADE.items()}
@@ -264,6 +325,11 @@ def made() -> dict[str, Any]:
             "shares": shares(),
             "ledgers": {name: list(rounds(logs[name])) for name in ("audited", "accused")},
         },
+        "bodies": bodies(),
+        "means": means(),
+        "updates": updates(),
+        "proofs": proofs(),
+        "runs": runs(),
     }
 
 
