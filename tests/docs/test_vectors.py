@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from manta_swarm.automl.training.coverage import RunTrainingSpec
-from manta_swarm.protocol.encoding import decode, encode, unpack
-from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.encoding import decode, encode, pack, unpack
+from manta_swarm.protocol.errors import EncodingError, RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from manta_swarm.protocol.verified import Verified
+from tests.docs.messages import kinds
 from tests.docs.vectors import FOLDER, files
 from tests.docs.verifiers import ledger as verifier_ledger
 from tests.docs.verifiers import records, verifier
@@ -107,6 +108,28 @@ def refused_by(manifest: bytes, entries: list[bytes]) -> tuple[str, int]:
     except verifier.Refused as refused:
         return refused.rule, taken
     return "", taken
+
+
+def test_each_record_of_the_table_has_a_vector() -> None:
+    table = json.loads((ROOT / "docs" / "protocol.json").read_text(encoding="utf-8"))["records"]
+    names = [record["record"] for record in RECORDS]
+    assert {record["record"] for record in table} <= set(names)
+    signed = {f"Signed{record['record']}" for record in table if "signed_as" in record}
+    assert signed <= set(names)
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}")
+def test_a_record_is_read_from_its_vector(kind: type) -> None:
+    packed = [bytes.fromhex(record["packed"]) for record in RECORDS if record["record"] == kind.__name__]
+    found = [data for data in packed if is_read(kind, data)]
+    assert len(found) == 1
+
+
+def is_read(kind: type, data: bytes) -> bool:
+    try:
+        return bool(pack(unpack(kind, data, max_bytes=2**20)) == data)
+    except EncodingError:
+        return False
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["record"])

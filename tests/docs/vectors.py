@@ -35,10 +35,10 @@ from manta_swarm.protocol.auditing import (
     drawn,
     number,
 )
-from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
-from manta_swarm.protocol.records import Header, Included, InclusionPromise, Listing, Receipt, Round, open_entry
+from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Entry, Header, Included, InclusionPromise, Listing, Receipt, Round, open_entry
 from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.rewards import share_out
 from manta_swarm.protocol.signed import Signed, is_signed
@@ -49,6 +49,7 @@ from tests.docs.examples import examples
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log
+from tests.docs.messages import Messages
 from tests.docs.numbers import bodies, bytes_of, means, proofs, updates
 from tests.docs.whole import FORMULA, RUNS, Committed, WholeRun
 from tests.documents import ROOT
@@ -141,14 +142,14 @@ def receipts(log: Log) -> Iterator[tuple[str, object]]:
 
 
 def messages(log: Log) -> Iterator[tuple[str, object]]:
-    """Yield what is not in the log: inclusion promises, passes, and what audits need."""
+    """Yield what is not in the log: inclusion promises, admission proofs, and what audits need."""
     header = next(record for record in map(open_entry, log.entries) if isinstance(record, Header))
     digest, run = header.contribution.digest, log.ledger.run
     yield from (
         ("InclusionPromise", inclusion_promise := InclusionPromise(run, 1, digest)),
         ("SignedInclusionPromise", Signed.sign(inclusion_promise, OPERATOR)),
         ("AdmissionProof", shown := AdmissionProof(run, OPERATOR.public_key, ONE.public_key, "member")),
-        ("SignedPass", Signed.sign(shown, OPERATOR)),
+        ("SignedAdmissionProof", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),
         ("AskWanted", AskWanted((Placed(1, digest),))),
         ("Wanted", Wanted((WantedOf(int(Fate.BRING), (sha256(b"mean"),)), WantedOf(int(Fate.NOTHING), ())))),
@@ -158,7 +159,8 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("Need", Need(digest, 1)),
         ("Finding", finding := Finding(run, TWO.public_key, 1, digest, (0,) * len(header.claims))),
         ("SignedFinding", signed := Signed.sign(finding, TWO)),
-        ("Assignments", Assignments((assignment(header, signed),), 1, 1)),
+        ("Assignment", one := assignment(header, signed)),
+        ("Assignments", Assignments((one,), 1, 1)),
     )
 
 
@@ -174,9 +176,11 @@ def records(logs: dict[str, Log]) -> list[dict[str, Any]]:
         for kind, record in signed_records(logs[name].entries):
             found.setdefault(kind, record)
     found |= {kind: record for make in (receipts, messages) for kind, record in make(logs["cohorts"])}
+    found["Entry"] = unpack(Entry, logs["accused"].entries[0], max_bytes=MAX_ENTRY_BYTES)
+    made_up = [(kind, record) for kind, record in Messages(found).all() if type(found.get(kind)) is not type(record)]
     return [
         {"record": kind, "packed": pack(record), **({"digest": sha256(pack(record))} if kind.startswith("Signed") else {})}
-        for kind, record in sorted(found.items())
+        for kind, record in sorted((*found.items(), *made_up), key=lambda one: (one[0], pack(one[1])))
     ]
 
 
