@@ -1,14 +1,13 @@
 """docs/verifier.py refuses each kind of forged folder (``tests.docs.forgeries``), and says what is wrong."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.errors import LedgerError, StorageError
-from tests.docs.forgeries import DATABASE, FORGERIES, Folder, prepared
+from tests.docs.forgeries import FORGERIES, Folder, copied, prepared
+from tests.docs.logs import OPERATOR
 from tests.docs.verifiers import verifier
 from tests.docs.whole import RUNS, WholeRun
 
@@ -22,19 +21,13 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WholeRun]:
 
 @pytest.fixture
 def folder(original: tuple[Path, WholeRun], tmp_path: Path) -> Folder:
-    """A copy of it, of which files that nobody changes in place are the same."""
     path, run = original
-    shutil.copytree(path, tmp_path / "copy", copy_function=os.link)
-    copy = tmp_path / "copy" / "run"
-    (copy / DATABASE).unlink()
-    shutil.copy(path / "run" / DATABASE, copy / DATABASE)
-    asked = {"receipts": (tmp_path / "copy" / "receipt",), "credits": tmp_path / "copy" / "credits.json"}
-    return Folder(copy, run, asked)
+    return copied(path / "run", tmp_path, OPERATOR, run)
 
 
 def test_the_folder_holds_before_it_is_forged(folder: Folder) -> None:
     ledger, said = verifier.verify_all(folder.path, verifier.Asked(is_whole=True, **folder.asked))
-    assert (ledger.is_settled, sum(ledger.credits.values())) == (True, sum(folder.run.log.ledger.credits().values()))
+    assert (ledger.is_settled, sum(ledger.credits.values())) == (True, sum(verify_directory(folder.path).credits.values()))
     assert {kind: said[kind].partition(" ")[0] for kind in ("entries", "inclusion", "receipts", "bodies", "means", "states")} == {
         "entries": "25",
         "inclusion": "25",

@@ -1,4 +1,4 @@
-"""docs/verifier.py on runs of real programs: all that they logged holds."""
+"""docs/verifier.py on runs of real programs: their folders hold whole, with what is said of credits; forged ones are refused."""
 
 import subprocess
 import sys
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from manta_swarm.aggregator.log.storage import log_key
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
+from tests.docs.forgeries import FORGERIES, NotOfThisRun, copied, say
 from tests.docs.verifiers import VERIFIER, verifier
 from tests.network.processes import DEADLINE_S, Programs, small_run
 
@@ -40,6 +42,7 @@ def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
     subprocess.run(ledger_export, capture_output=True, check=True)
     checked = subprocess.run([sys.executable, str(VERIFIER), str(export)], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, f"run: {said['run']}")
+    assert forged(folder, tmp_path) >= 40
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
@@ -73,3 +76,28 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
     assert dict(ledger.credits) == verify_directory(tmp_path / "aggregator").credits
     assert sum(ledger.credits.values()) > 0  # nobody is proven: what was paid was found good
     assert not ledger.guilty
+    assert forged(tmp_path / "aggregator", tmp_path) >= 45
+
+
+def forged(folder: Path, to: Path) -> int:
+    """Forge copies of a folder in each way that needs no peer's key; return in how many, all of which are refused as they have to be."""
+    operator, found = log_key(folder), dict[str, tuple[str, str]]()
+    say(folder, operator)
+    for name, forgery in FORGERIES.items():
+        (to / name).mkdir()
+        copy = copied(folder, to / name, operator)
+        if not found:
+            verifier.verify_all(copy.path, verifier.Asked(is_whole=True, **copy.asked))
+        try:
+            forgery.forge(copy)
+        except NotOfThisRun:
+            continue
+        if forgery.rule != "C1":  # they are those of the log that was
+            copy.asked.pop("credits")
+        found[name] = forgery.rule, ""
+        try:
+            verifier.verify_all(copy.path, verifier.Asked(is_whole=True, **copy.asked))
+        except verifier.Refused as refused:
+            found[name] = forgery.rule, refused.rule
+    assert not {name: rules for name, rules in found.items() if rules[0] != rules[1]}
+    return len(found)
