@@ -149,10 +149,13 @@ def check_rounds(folder: Path, ledger: Ledger, entries: list[bytes]) -> Counter[
                 held.update(states=1)
         if kept.exists():
             with about(f"snapshots/{kept.name}", "U1"):
-                state = State(*snapshot(kept))
+                about_it, *found = snapshot(kept)
+                state = State(*found)
                 hold("U1", {vector.size for vector in state.vectors} == {n}, f"vectors of other lengths than {n}")
                 hold("U1", state.round == number, f"it is of round {state.round}")
                 hold("U1", digest_of_state(state) == round.state, "another digest")
+                named = about_it.get("run", ledger.run.hex()), about_it.get("state", round.state.hex())
+                hold("U1", named == (ledger.run.hex(), round.state.hex()), "it names another run or state")
                 held.update(snapshots=1)
     return held
 

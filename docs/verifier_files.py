@@ -132,8 +132,11 @@ def open_folder(folder: Path) -> Files:
     beside = {}
     for path in sorted(folder.glob("snapshots/round-*.json")):
         name, said = f"snapshots/{path.name}", json.loads(file_of(path))
-        notes[name] = said["tree_head"]
-        beside[name] = int(path.stem.removeprefix("round-")), said["ledger_size"], bytes.fromhex(said["ledger_root"])
+        try:
+            notes[name] = said["tree_head"]
+            beside[name] = int(path.stem.removeprefix("round-")), said["ledger_size"], bytes.fromhex(said["ledger_root"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name} says of no head: {error!r}") from error
     mode = "mode=ro" if (folder / "log.sqlite3-wal").exists() else "immutable=1"
     try:
         with closing(sqlite3.connect(f"{(folder / 'log.sqlite3').absolute().as_uri()}?{mode}", uri=True)) as database:
@@ -190,8 +193,8 @@ def kept_bodies(path: Path):
         at = end + 32
 
 
-def snapshot(path: Path) -> tuple[int, list[np.ndarray], bytes]:
-    """§13: the round, the vectors and the teacher of a state in a safetensors file."""
+def snapshot(path: Path) -> tuple[dict[str, str], int, list[np.ndarray], bytes]:
+    """§13: what a safetensors file says of a state, and the round, the vectors and the teacher of that."""
     data = file_of(path)
     start = 8 + int.from_bytes(data[:8], "little")
     try:
@@ -204,4 +207,4 @@ def snapshot(path: Path) -> tuple[int, list[np.ndarray], bytes]:
         raise ValueError(f"no snapshot: {error!r}") from error
     if start + sum(4 * vector.size for vector in vectors) != len(data):
         raise ValueError("bytes that are of no vector")
-    return number, vectors, teacher
+    return said, number, vectors, teacher

@@ -147,5 +147,7 @@ def test_the_verifier_imports_nothing_of_ours() -> None:
     command = "import sys; sys.path.insert(0, sys.argv[1]); import verifier; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-P", "-c", command, str(VERIFIER.parent)], capture_output=True, text=True, check=True, cwd="/")
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert loaded.isdisjoint({"protocol", "exact", "automl", "swarm", "peer", "aggregator", "torch"})
+    files = {path.stem for path in VERIFIER.parent.glob("verifier*.py")}
+    assert {"cbor2", "cryptography", "numpy"} | files <= loaded
+    assert not [name for name in loaded if name in ("manta_swarm", "tests", "torch", "hivemind", "pydantic", "safetensors")]
     assert all(len(path.read_text().splitlines()) <= 600 for path in VERIFIER.parent.glob("verifier*.py"))

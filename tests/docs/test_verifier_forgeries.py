@@ -6,7 +6,8 @@ import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.errors import LedgerError, StorageError
-from tests.docs.forgeries import FORGERIES, Folder, copied, prepared
+from tests.docs.forgeries import FORGERIES
+from tests.docs.forging import Folder, copied, prepared
 from tests.docs.logs import OPERATOR
 from tests.docs.verifiers import verifier
 from tests.docs.whole import RUNS, WholeRun

@@ -10,7 +10,8 @@ import pytest
 from manta_swarm.aggregator.log.storage import log_key
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
-from tests.docs.forgeries import FORGERIES, NotOfThisRun, copied, say
+from tests.docs.forgeries import FORGERIES
+from tests.docs.forging import NotOfThisRun, copied, say
 from tests.docs.verifiers import VERIFIER, verifier
 from tests.network.processes import DEADLINE_S, Programs, small_run
 
