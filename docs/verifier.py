@@ -109,8 +109,9 @@ def digest_of_state(state: State) -> bytes:
     return tree_root([header, *(group for vector in state.vectors for group in vector_groups(vector))])
 
 
-def mean_of(path: Path, round: Committed, ledger: Ledger, headers: set[bytes], n: int):
-    """The mean of a round by its kept bodies, once these, its weights, its thresholds and the mean hold."""
+def mean_of(path: Path, round: Committed, ledger: Ledger, entries: list[bytes], n: int):
+    """The mean of a round, whose contributions are `entries`, once its kept bodies, weights, thresholds and mean hold."""
+    headers = {unpack(ENTRY, entry, MAX_ENTRY).body for entry in entries}
     found = {digest_of(unpack(HEADER, header, MAX_HEADER).contribution): (header, body) for header, body in kept_bodies(path)}
     lacking = sum(row.digest not in found for row in round.listed)
     hold("D1", not lacking, f"of {lacking} of {len(round.listed)} contributions it is missing")
@@ -134,13 +135,14 @@ def mean_of(path: Path, round: Committed, ledger: Ledger, headers: set[bytes], n
 def check_rounds(folder: Path, ledger: Ledger, entries: list[bytes]) -> Counter[str]:
     """Check the bodies, means, snapshots and states that a folder has; return how many of each hold."""
     n = sum(prod(weight.shape) for _, weight in weights_of(ledger.training_spec.space))
-    headers, held, state = {unpack(ENTRY, entry, MAX_ENTRY).body for entry in entries}, Counter(), None
+    held, state = Counter(), None
     for number, round in enumerate(ledger.rounds):
         path, kept = folder / f"bodies/round-{number:08d}.bodies", folder / f"snapshots/round-{number:08d}.safetensors"
         mean = None
         with about(f"round {number}"):
             if number and path.exists():
-                mean = mean_of(path, round, ledger, headers, n)
+                first, count = round.entry.first, round.entry.contributions
+                mean = mean_of(path, round, ledger, entries[first : first + count], n)
                 held.update(bodies=len(round.listed), means=1)
             state = state.after(mean, ledger.training_spec, ledger.rounds[number - 1].state) if state and mean is not None else None
             if state:
@@ -224,14 +226,17 @@ def verify_all(folder: Path, asked: Asked = Asked()) -> tuple[Ledger, dict[str, 
     told = None
     if asked.credits:
         with about(str(asked.credits)):
-            told = check_credits(json.loads(file_of(asked.credits)), ledger)
+            try:
+                told = check_credits(json.loads(file_of(asked.credits)), ledger)
+            except (KeyError, TypeError) as error:
+                raise BadInput(f"{asked.credits} says of no credits: {error!r}") from error
     return ledger, report(ledger, signed, held, len(asked.receipts), told)
 
 
 def report(ledger: Ledger, signed: Signed, held: Counter[str], receipts: int, told: int | None) -> dict[str, str]:
     """Return of each kind what was checked."""
     kinds, rounds, over = ledger.kinds, ledger.round, ", settled" if ledger.is_settled else ""
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds))
+    counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
     return {
         "run": ledger.run.hex(),
         "manifest": f"signed by {ledger.m.operators[0].hex()[:16]}, and its fields fit each other",

@@ -205,6 +205,12 @@ def test_the_command_says_what_holds_and_what_does_not(copy: Path) -> None:
     code, lines, _ = ended(str(copy))
     said = dict(line.split(": ", 1) for line in lines)
     assert (code, counted(said), len(said)) == (0, (6, 2, 2), 12)
+    assert said["entries"] == "8 keep the rules, up to round 2 of 9 (6 contributions, 2 rounds)"
+    (copy / "credits").write_text("{}")
+    assert ended(str(copy), "--credits", str(copy / "credits"))[0] == 2
+    (copy / "bodies" / "round-00000001.bodies").unlink()
+    code, lines, _ = ended(str(copy), "--whole")
+    assert (code, lines) == (1, ["refused: round 2: D3: a whole folder has the bodies of each round (of 1 of 2 rounds)"])
     flip(copy / "snapshots" / "round-00000002.safetensors", -2)
     code, lines, _ = ended(str(copy))
     assert (code, lines) == (
