@@ -57,7 +57,7 @@ from verifier_values import State, left_by, open_body, vector_groups, weights_of
 
 
 @dataclass(frozen=True)
-class Signed:
+class CheckedTree:
     """What holds of the tree: the newest head, how many heads, and from how many sizes a consistency proof leads to the newest."""
 
     size: int
@@ -66,7 +66,7 @@ class Signed:
     sizes: int
 
 
-def check_tree(files: Files, ledger: Ledger, ends: list[int]) -> Signed:
+def check_tree(files: Files, ledger: Ledger, ends: list[int]) -> CheckedTree:
     """Check what is stored and signed of the tree, and the proofs that follow; `ends` are the sizes at which no round is open."""
     tree, count, newest = Tree(map(leaf_hash, files.entries)), len(files.entries), None
     if files.stored:
@@ -98,7 +98,7 @@ def check_tree(files: Files, ledger: Ledger, ends: list[int]) -> Signed:
     for old in olds:
         before, proof = tree.root(0, old), tree.consistency(old, 0, size)
         hold("T5", roots_by_consistency(old, size, proof, before) == (before, root), f"{old} and {size} entries")
-    return Signed(size, root, len(files.notes), len(olds))
+    return CheckedTree(size, root, len(files.notes), len(olds))
 
 
 # §12 What a round leaves. §13 States. §16 The update
@@ -213,8 +213,8 @@ def verify_all(folder: Path, asked: Asked = Asked()) -> tuple[Ledger, dict[str, 
     with about(f"entry {len(files.entries)}"):
         hold("E2", ledger.is_between_rounds, "the log ends in the middle of a round")
     with about("the tree"):
-        signed = check_tree(files, ledger, ends)
-        hold("T3", signed.size == ledger.size or not asked.is_whole, f"{signed.size} of {ledger.size} entries are under the signed head")
+        tree = check_tree(files, ledger, ends)
+        hold("T3", tree.size == ledger.size or not asked.is_whole, f"{tree.size} of {ledger.size} entries are under the signed head")
     for path in asked.receipts:
         with about(str(path)):
             index, entry = open_receipt(file_of(path), run, m)
@@ -230,10 +230,10 @@ def verify_all(folder: Path, asked: Asked = Asked()) -> tuple[Ledger, dict[str, 
                 told = check_credits(json.loads(file_of(asked.credits)), ledger)
             except (KeyError, TypeError) as error:
                 raise BadInput(f"{asked.credits} says of no credits: {error!r}") from error
-    return ledger, report(ledger, signed, held, len(asked.receipts), told)
+    return ledger, report(ledger, tree, held, len(asked.receipts), told)
 
 
-def report(ledger: Ledger, signed: Signed, held: Counter[str], receipts: int, told: int | None) -> dict[str, str]:
+def report(ledger: Ledger, tree: CheckedTree, held: Counter[str], receipts: int, told: int | None) -> dict[str, str]:
     """Return of each kind what was checked."""
     kinds, rounds, over = ledger.kinds, ledger.round, ", settled" if ledger.is_settled else ""
     counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
@@ -242,9 +242,9 @@ def report(ledger: Ledger, signed: Signed, held: Counter[str], receipts: int, to
         "manifest": f"signed by {ledger.m.operators[0].hex()[:16]}, and its fields fit each other",
         "entries": f"{ledger.size} keep the rules, up to round {rounds} of {ledger.m.num_rounds}{over} ({counted})",
         "signatures": f"{1 + ledger.signatures} hold, and those of the heads",
-        "tree heads": f"{signed.heads} are signed and fit the entries; the newest is of {signed.size}, root {signed.root.hex()}",
-        "inclusion": f"{signed.size} proofs lead to that root, of each entry one",
-        "consistency": f"{signed.sizes} proofs lead to that root, of each size at which no round is open and of each older head",
+        "tree heads": f"{tree.heads} are signed and fit the entries; the newest is of {tree.size}, root {tree.root.hex()}",
+        "inclusion": f"{tree.size} proofs lead to that root, of each entry one",
+        "consistency": f"{tree.sizes} proofs lead to that root, of each size at which no round is open and of each older head",
         "receipts": f"{receipts} hold",
         "bodies": f"{held['bodies']} of {held['means']} rounds are those of their contributions",
         "means": f"{held['means']} of {rounds} follow from the bodies, bit for bit, with weights, thresholds and min exponent",
