@@ -1,6 +1,6 @@
 """A second implementation of the log's rules, which imports nothing of Manta's: the executable companion of docs/protocol.md.
 
-    python docs/verifier.py FOLDER_OR_EXPORT [--run ID] [--receipt FILE] [--credits FILE] [--whole]
+    python docs/verifier.py FOLDER_OR_EXPORT [--run ID] [--receipt FILE] [--payouts DIR] [--credits FILE] [--whole]
 
 FOLDER is an aggregator's data folder of a run, EXPORT what `manta-aggregator ledger export` writes. Checked are the manifest and every
 signature, the encoding, each entry against the rules, the tree with its signed heads and its proofs, and the credits; and where the folder
@@ -31,24 +31,35 @@ from verifier_files import (
     open_export,
     open_folder,
     root_by_inclusion,
+    root_by_range,
     roots_by_consistency,
     snapshot,
     tree_root,
 )
 from verifier_ledger import Committed, Ledger
 from verifier_records import (
+    CLAIM,
+    DIGEST,
     ENTRY,
     HEADER,
     MAX_ENTRY,
     MAX_HEADER,
+    MAX_PAYOUT,
+    PAYOUT,
+    ROUND_ENTRY,
     Refused,
     about,
+    decode,
     digest_of,
     encode,
     hold,
     open_head,
     open_manifest,
     open_receipt,
+    opened,
+    prove,
+    read,
+    sha256,
     unpack,
 )
 from verifier_values import State, left_by, open_body, vector_groups, weights_of
@@ -177,6 +188,33 @@ def check_credits(said: dict, ledger: Ledger) -> int:
     return len(told)
 
 
+def check_payout(data: bytes, ledger: Ledger, entries: list[bytes]) -> None:
+    """Check a payout receipt as a peer keeps it, its proofs and that the log has what they prove."""
+    values = decode(data, MAX_PAYOUT)
+    payout, digest = read([PAYOUT, DIGEST], values)
+    hold("C2", sha256(encode(values[0])) == digest, "its digest is another")
+    receipt, found = payout.listing.receipt, payout.listing.contribution
+    size, root = prove(receipt, ledger.run, ledger.m)
+    kind, body = read(list(ENTRY.values()), decode(receipt.entry, MAX_ENTRY))
+    hold("C2", kind == "round", f"it is of a {kind}")
+    said = unpack(ROUND_ENTRY, body)
+    places = range(said.first, said.first + said.contributions)
+    with about("", "T5"):
+        hold("T5", root_by_inclusion(leaf_hash(found.entry), found.index, size, found.proof) == root, "a contribution")
+        for listed in payout.claims:
+            leaves = list(map(leaf_hash, listed.entries))
+            hold("T5", len(leaves) == said.contributions and root_by_range(leaves, said.first, size, listed.proof) == root, "contributions")
+    hold("C2", found.index in places, "the contribution is of another round")
+    for index, entry in ((receipt.index, receipt.entry), (found.index, found.entry)):
+        hold("T3", index >= len(entries) or entries[index] == entry, "another entry than the log has")
+    claims = unpack(HEADER, unpack(ENTRY, found.entry, MAX_ENTRY).body, MAX_HEADER).claims
+    hold("C2", payout.claim in claims, "the contribution does not list the claim")
+    key = opened("claim", CLAIM, "key", payout.claim).key
+    earned = ledger.paid.get(said.round, {}).get(key, 0)
+    for paid in payout.paid if not ledger.rules else ():
+        hold("C2", paid == earned, f"round {said.round} paid {earned}, it says {paid}")
+
+
 # All of it
 
 
@@ -186,6 +224,7 @@ class Asked:
 
     run: str | None = None
     receipts: tuple[Path, ...] = ()
+    payouts: tuple[Path, ...] = ()  # folders of payout receipts
     credits: Path | None = None
     is_whole: bool = False
 
@@ -219,6 +258,10 @@ def verify_all(folder: Path, asked: Asked = Asked()) -> tuple[Ledger, dict[str, 
         with about(str(path)):
             index, entry = open_receipt(file_of(path), run, m)
             hold("T3", index >= len(files.entries) or files.entries[index] == entry, "another entry than the log has")
+    payouts = [path for folder_ in asked.payouts for path in sorted(folder_.glob("[0-9]*"))]
+    for path in payouts:
+        with about(f"{path.parent.name}/{path.name}"):
+            check_payout(file_of(path), ledger, files.entries)
     held = check_rounds(folder, ledger, files.entries) if is_folder else Counter()
     with about(f"round {ledger.round}"):
         hold("D3", held["means"] == ledger.round or not asked.is_whole, f"of {held['means']} of {ledger.round} rounds")
@@ -230,10 +273,10 @@ def verify_all(folder: Path, asked: Asked = Asked()) -> tuple[Ledger, dict[str, 
                 told = check_credits(json.loads(file_of(asked.credits)), ledger)
             except (KeyError, TypeError) as error:
                 raise BadInput(f"{asked.credits} says of no credits: {error!r}") from error
-    return ledger, report(ledger, tree, held, len(asked.receipts), told)
+    return ledger, report(ledger, tree, held, len(asked.receipts), len(payouts), told)
 
 
-def report(ledger: Ledger, tree: CheckedTree, held: Counter[str], receipts: int, told: int | None) -> dict[str, str]:
+def report(ledger: Ledger, tree: CheckedTree, held: Counter[str], receipts: int, payouts: int, told: int | None) -> dict[str, str]:
     """Return of each kind what was checked."""
     kinds, rounds, over = ledger.kinds, ledger.round, ", settled" if ledger.is_settled else ""
     counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
@@ -245,7 +288,7 @@ def report(ledger: Ledger, tree: CheckedTree, held: Counter[str], receipts: int,
         "tree heads": f"{tree.heads} are signed and fit the entries; the newest is of {tree.size}, root {tree.root.hex()}",
         "inclusion": f"{tree.size} proofs lead to that root, of each entry one",
         "consistency": f"{tree.sizes} proofs lead to that root, of each size at which no round is open and of each older head",
-        "receipts": f"{receipts} hold",
+        "receipts": f"{receipts} hold, and {payouts} payout receipts",
         "bodies": f"{held['bodies']} of {held['means']} rounds are those of their contributions",
         "means": f"{held['means']} of {rounds} follow from the bodies, bit for bit, with weights, thresholds and min exponent",
         "states": f"{held['states']} of {rounds} follow from state and mean before them, bit for bit; {held['snapshots']} snapshots hold",
@@ -259,11 +302,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="an aggregator's data folder of a run, or an export of its log")
     parser.add_argument("--run", metavar="ID", help="the id that the run has to have")
     parser.add_argument("--receipt", type=Path, action="append", default=[], help="a file with a receipt, to be checked too")
+    parser.add_argument("--payouts", type=Path, action="append", default=[], help="a peer's folder of payout receipts, to be checked too")
     parser.add_argument("--credits", type=Path, help="a file with what `manta-aggregator credits --json` printed, to be checked too")
     parser.add_argument("--whole", action="store_true", help="refuse a folder that lacks the bodies or the states of a round")
     asked = parser.parse_args()
     try:
-        _, said = verify_all(asked.folder, Asked(asked.run, tuple(asked.receipt), asked.credits, asked.whole))
+        _, said = verify_all(asked.folder, Asked(asked.run, tuple(asked.receipt), tuple(asked.payouts), asked.credits, asked.whole))
     except Refused as refused:
         print(f"refused: {refused.where}: {refused}")
         return 1

@@ -105,6 +105,29 @@ def roots_by_consistency(old: int, new: int, proof, known: bytes | None) -> tupl
     return node_hash(last, before), node_hash(last, after)
 
 
+def root_by_range(leaves: list[bytes], first: int, size: int, proof) -> bytes:
+    """The root that the proof of a range leads to (§5)."""
+    given, end = iter(proof), first + len(leaves)
+
+    def found(low: int, high: int) -> bytes:
+        if high <= first or end <= low:
+            return next(given)
+        if high - low == 1:
+            return leaves[low - first]
+        middle = low + split(high - low)
+        return node_hash(found(low, middle), found(middle, high))
+
+    if not 0 <= first < end <= size:
+        raise ValueError("a range that there is not")
+    try:
+        root = found(0, size)
+    except StopIteration:
+        raise ValueError("a proof of a range that is too short") from None
+    if next(given, None) is not None:
+        raise ValueError("a proof of a range that is too long")
+    return root
+
+
 # Files
 
 

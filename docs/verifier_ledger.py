@@ -160,6 +160,7 @@ class Ledger:
         self.payouts: dict[bytes, bytes] = {}  # by key: the account that its newest claim names
         self.credits: Counter[bytes] = Counter()  # by account
         self.earned: Counter[bytes] = Counter()  # by key
+        self.paid: dict[int, dict[bytes, int]] = {}  # by round and key, for claims
 
     @property
     def round(self) -> int:
@@ -392,8 +393,9 @@ class Ledger:
                 audited[said.by] += row.counted if said.outcomes == audit.outcomes else 0
         for_audits = m.reward_pool * self.rules.pool_percent // 100 if self.rules else 0
         cap = -(-m.reward_pool * m.private[0].credit_percent // 100) if m.private else m.reward_pool
+        self.paid[round] = share_out(m.reward_pool - for_audits, work, cap)
         for shares, paid in (
-            (share_out(m.reward_pool - for_audits, work, cap), accounts),
+            (self.paid[round], accounts),
             (share_out(for_audits, audited, for_audits), self.payouts),
         ):
             for key, amount in shares.items():

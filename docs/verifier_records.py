@@ -73,6 +73,7 @@ RULES = {
     "U2": "the next state follows from the state and the mean",
     "U3": "a whole folder has the states that all others follow from",
     "C1": "credits that are told are those that the log comes to",
+    "C2": "a payout receipt is of a claim that its round counted, and of what it paid",
 }
 
 
@@ -240,6 +241,10 @@ ROUND_ENTRY = {
 }  # fmt: skip
 ENTRY = {"kind": "[a-z]{1,16}", "body": BYTES}
 RECEIPT = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64), "tree_head": r"(?s).*"}
+INCLUDED = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64)}
+LISTING = {"receipt": RECEIPT, "contribution": INCLUDED}
+ROUND_CONTRIBUTIONS = {"entries": (BYTES, 1, 1024), "proof": (DIGEST, 0, 128)}
+PAYOUT = {"listing": LISTING, "claim": SIGNED, "claims": (ROUND_CONTRIBUTIONS, 0, 1), "paid": (between(0, 2**63 - 1), 0, 1)}
 INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "role": "guest|member|proven"}
 ADMISSION = {"invitation": SIGNED, "key": key}
 VERDICT = {
@@ -247,7 +252,7 @@ VERDICT = {
 }  # fmt: skip
 SETTLEMENT = {"run": DIGEST, "commit": DIGEST}
 REVOCATION = {"run": DIGEST, "operator": DIGEST, "what": "peer|invitation", "target": DIGEST}
-MAX_ENTRY, MAX_PAYLOAD, MAX_CLAIM, MAX_MANIFEST, MAX_HEADER = 65_535, 4000, 32_768, 262_144, 65_503
+MAX_ENTRY, MAX_PAYLOAD, MAX_CLAIM, MAX_MANIFEST, MAX_HEADER, MAX_PAYOUT = 65_535, 4000, 32_768, 262_144, 65_503, 2**20 + 2**18
 
 
 def unpack(form, data: bytes, max_bytes: int = MAX_PAYLOAD):
@@ -373,10 +378,16 @@ def open_head(note: str, run: bytes, m: SimpleNamespace, quorum: int | None = No
     return size, root
 
 
-def open_receipt(data: bytes, run: bytes, m: SimpleNamespace) -> tuple[int, bytes]:
-    """The index and the entry that a receipt proves, under a head that counts."""
-    receipt = unpack(RECEIPT, data, MAX_ENTRY + 8192)
+def prove(receipt: SimpleNamespace, run: bytes, m: SimpleNamespace) -> tuple[int, bytes]:
+    """The size and the root of the head, which counts, under which a receipt proves its entry."""
     size, root = open_head(receipt.tree_head, run, m)
     with about("", "T5"):
         hold("T5", root_by_inclusion(leaf_hash(receipt.entry), receipt.index, size, receipt.proof) == root, "a receipt")
+    return size, root
+
+
+def open_receipt(data: bytes, run: bytes, m: SimpleNamespace) -> tuple[int, bytes]:
+    """The index and the entry that a receipt proves, under a head that counts."""
+    receipt = unpack(RECEIPT, data, MAX_ENTRY + 8192)
+    prove(receipt, run, m)
     return receipt.index, receipt.entry

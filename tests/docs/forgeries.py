@@ -97,6 +97,11 @@ def a_stored_node_is_missing(folder: Folder) -> None:
     folder.execute("DELETE FROM nodes WHERE level = 2 AND position = 1")
 
 
+@forgery("T4", "node 1/99", "it is of no entries")
+def a_stored_node_is_of_entries_that_there_are_not(folder: Folder) -> None:
+    folder.execute("UPDATE nodes SET position = 99 WHERE level = 1 AND position = 0")
+
+
 @forgery("T3", "the tree", "of another run or operator")
 def the_database_is_another_operators(folder: Folder) -> None:
     folder.execute("UPDATE log SET operator = ?", STRANGER.public_key)
@@ -198,6 +203,12 @@ def whether_a_key_is_proven_is_said_wrongly(folder: Folder) -> None:
     peer = said["accounts"][0]["peers"][0]
     peer["is_proven"] = not peer["is_proven"]
     tell(folder, said)
+
+
+@forgery("C1", "credits.json", "of a log of another size")
+def the_credits_are_of_an_older_log(folder: Folder) -> None:
+    said = json.loads((folder.path.parent / "credits.json").read_bytes())
+    tell(folder, {**said, "entries": said["entries"] - 1})
 
 
 @forgery("T2", "receipt", "0 of 1 operators signed it")
