@@ -55,7 +55,7 @@ class Flat:
 
 
 class Offers(GossipState):
-    """A book whose offers are not signed."""
+    """A gossip state whose offers are not signed."""
 
     def _opened(self, offer: Any) -> tuple[Any, Any]:
         return offer.opened, offer.inclusion_promise

@@ -7,7 +7,7 @@ right length. All peers are there before the first microbatch begins; a few roun
 process once it has imported what they need: they start in a moment, and share the half gigabyte that torch takes of each.
 
 Bytes are counted where calls are handed to the node and answers come back, by method, and once more at the libp2p daemon: all that it
-read (in from the network, and out from the program), the DHT included, as Linux counts it. What cohort peers of a cohort pass each other
+read (in from the network, and out from the program), the DHT included, as Linux counts it. What the peers of a cohort pass each other
 through memory is in neither.
 
 Run it from the repository: ``.venv/bin/python benchmarks/scale.py --help``.

@@ -1,6 +1,6 @@
 """Manta on the network of ``wan.py``: a cohort at each site, the aggregator at the third place, real programs on their own hosts.
 
-Cohort peers of one cohort pass each other their vectors through memory although each has a network of its own: a site is one computer with
+Peers of one cohort pass each other their vectors through memory although each has a network of its own: a site is one computer with
 several processes here. What goes between the sites, and to and from the aggregator, goes over the links.
 """
 

@@ -56,7 +56,7 @@ class Taken:
 
 
 class Counting:
-    """What a shift tells of its microbatches; here nothing comes of it. Stands where a ``RoundMachine`` does."""
+    """What a step runner tells of its microbatches; here nothing comes of it. Stands where a ``RoundMachine`` does."""
 
     def microbatch_started(self, *, to_finish: bool = False) -> None:
         """Take note of nothing."""
@@ -111,7 +111,7 @@ async def timed(
 
 
 async def told(pool: WorkerPool, shift: StepRunner) -> None:
-    """Tell a shift of what happens at its worker pool, until this is cancelled."""
+    """Tell a step runner of what happens at its worker pool, until this is cancelled."""
     while True:
         for line in await pool.changes.next():
             print(line, file=sys.stderr)

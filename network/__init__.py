@@ -1,4 +1,4 @@
-"""The network: hivemind's DHT and daemon behind one listen address, and how contributions, commits and bytes by digest travel."""
+"""The network: hivemind's DHT and daemon behind one door, and how contributions, commits and bytes by digest travel."""
 
 import warnings
 

@@ -1,6 +1,6 @@
 """How good architectures of a state are, asked of a run's members: shared out among them, some of it asked twice, liars left out.
 
-A member's first answers are compared with another member's, and later ones by microbatch, which it cannot foresee. Two that contradict each
+A member's first answers are compared with another member's, and later ones at random, which it cannot foresee. Two that contradict each
 other are settled by a third: whoever is alone then has lied, or computes wrongly, is named, and is not asked again; what only it answered
 in the same call is asked of others. What is on its way for long at one member another one that has nothing to do measures as well: so
 nobody who stalls holds up the whole. The others' answers are not waited for where one is enough.

@@ -1,4 +1,4 @@
-"""The only listen address to the network: hivemind's libp2p daemon and DHT, under one Ed25519 key, in this process's event loop.
+"""The only door to the network: hivemind's libp2p daemon and DHT, under one Ed25519 key, in this process's event loop.
 
 hivemind's usual front, ``hivemind.DHT``, forks a process. Here its parts (``P2P``, ``DHTNode``) run in the program's own loop: there
 is nothing to fork before threads, no signal handler is touched, and the daemon ends with the program (see ``runtime.tether``).

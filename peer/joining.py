@@ -279,7 +279,7 @@ def _say_end(session: Session) -> None:
 
 
 def _membership(config: PeerConfig, manifest: Manifest, run: bytes) -> Membership:
-    """Return what decides of which cohort this peer is.
+    """Return what decides which cohort this peer is in.
 
     Raises:
         UserError: see ``load_token``.

@@ -60,7 +60,7 @@ class Session:
             context: of the run.
             progress: where this peer's work stands.
             pool: computes microbatches.
-            membership: what decides of which cohort this peer is.
+            membership: what decides which cohort this peer is in.
             features: what it does beside; None: nothing.
             sizing: in model-parallel: how large the architectures may be; None: all of them are for this peer.
             trains: False: it follows the run's commits, and stays beyond the last one until it is told to leave.

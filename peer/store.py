@@ -7,9 +7,9 @@ last.json             the run joined last, where it was found, and some of its p
 runs/<run>/signed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
-runs/<run>/pass       the log's word that this peer was let in, where not everybody is
+runs/<run>/admission-proof  the log's word that this peer was let in, where not everybody is
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
-runs/<run>/payout receipts/     a payout receipt for each round that counted this peer (see ``peer.credit.payout_receipts``)
+runs/<run>/payout_receipts/     a payout receipt for each round that counted this peer (see ``peer.credit.payout_receipts``)
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
@@ -98,7 +98,7 @@ class PeerStore:
         return AtomicFile(self.run_path(run) / "agreed", _MAX_BYTES, is_synced=False)
 
     def own_proof(self, run: bytes) -> AtomicFile:
-        """Return the file of this peer's pass, a packed Signed[Pass]."""
+        """Return the file of this peer's admission proof, a packed Signed[AdmissionProof]."""
         return AtomicFile(self.run_path(run) / "admission-proof", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:

@@ -184,7 +184,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A standing, and whose."""
+    """The position of a log, and whose it is."""
 
     key: bytes
     position: LogPosition

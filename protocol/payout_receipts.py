@@ -1,4 +1,4 @@
-"""payout receipts: what a peer keeps of a round that counted it, so that what it earned can be shown later, without the log. Pure.
+"""Payout receipts: what a peer keeps of a round that counted it, so that what it earned can be shown later, without the log. Pure.
 
 A payout receipt proves that a round is in the operators' log, that its table has the peer's claim, and, where it has the claims of the
 whole table, what the round paid. It proves nothing of what came after: whether a verdict took it back is in the log

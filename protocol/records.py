@@ -72,7 +72,7 @@ class ClaimStep:
     last: int  # index, not below ``first``
     skipped: tuple[int, ...]  # indices in between that it did not train, in order
     vector: bytes  # SHA-256 of its own mean gradient of the step, float32 little-endian
-    every: int = 1  # every so manieth index from ``first`` on; 1 but for light contributors, whose microbatches are of one architecture
+    every: int = 1  # from one index to the next; 1 but for light contributors, whose microbatches are of one architecture
 
     def __post_init__(self) -> None:
         check_digest(self.vector, "vector")

@@ -345,7 +345,7 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a file, as far as they are no book."""
+    """Return the last lines of a file, as far as they are not too long."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])

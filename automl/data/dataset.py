@@ -85,7 +85,7 @@ class EvaluationSet(Protocol):
     def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
         """Yield the held-out samples in a fixed order; the last batch may be smaller.
 
-        ``every``: of the samples in groups of ``batch`` only each so manieth group, from the first; the others are not even read.
+        ``every``: of the samples in groups of ``batch`` only every ``every``-th group, from the first; the others are not even read.
 
         ``search`` and ``test`` are two fixed halves: a search selects on the one, the figures that are reported are of the other.
         """

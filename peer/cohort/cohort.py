@@ -66,7 +66,7 @@ class Cohort:
 
         Args:
             context: of the run.
-            membership: what decides of which cohort this peer is; without a token it is always alone.
+            membership: what decides which cohort this peer is in; without a token it is always alone.
             neighbours: where those who announce the cohort are found.
             cohort_membership: has the cohort at present, where it may change; None: whoever proves the token is in it.
             links: this peer's direct links; None: as its node makes them.

@@ -33,7 +33,7 @@ class Place(IntEnum):
     TOO_SLOW = 2  # the asker's microbatches do not fit the roster's steps
     NO_FOUNDER = 3  # it is alone itself
     LATE = 4  # the roster is closed, or full, or it works on something newer
-    NOT_YET = 5  # it does not work on that base yet, and the asker's timeout is over
+    NOT_YET = 5  # it does not work on that base yet, and the asker waits no longer
     OTHER_COHORT = 6  # its own is another one on that base
 
 

@@ -197,7 +197,7 @@ class PeerDirectory:
         Args:
             context: of the run.
             progress: says whose state this peer holds.
-            membership: what decides of which cohort this peer is.
+            membership: what decides which cohort this peer is in.
             sizing: how many belong together in model-parallel.
         """
         self._node = node = context.node

@@ -2,10 +2,9 @@
 
 Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
 fetched the more rarely the dearer it is, as means are checked (``peer.sync.check``): in a small run for each round, in a large one for
-some, by microbatch. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so
-do the
-proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits`` checks
-without the log.
+some, drawn at random. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and
+so do the proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits``
+checks without the log.
 """
 
 import asyncio
@@ -172,7 +171,7 @@ class Credit:
         return None if commitment is None else commitment.proven
 
     def _most_bytes(self) -> float:
-        """Return, by microbatch, how many bytes of contributions are worth it this time; see the module."""
+        """Return, drawn at random, how many bytes of contributions are worth it this time; see the module."""
         return self._mean_bytes / (SHARE * (1 - self._rng.random()))
 
     def _take(self, round_: int, word: CreditWord, computed: _Computed | None) -> None:

@@ -1,4 +1,4 @@
-"""What a feature of a peer may do: a plain swarm trains without any of them. Each is listed once, in ``peer.features``.
+"""What a feature of a peer may do: a plain swarm trains without any of them. Each is listed once, in ``peer.features.plugged_in``.
 
 A feature is an object with the session's events. It does nothing at an event that it does not override. The session, the training loop and
 the submitter know features by this class alone; a feature may know all of them, for ``open`` gives it the session.

@@ -86,7 +86,7 @@ class Checker:
         self._entries = {round_: each for round_, each in self._entries.items() if round_ > entry.round - MAX_AGE - 2}
 
     def wants(self, entry: Round) -> bool:
-        """Return whether the mean of this round is to be checked, which is drawn by microbatch."""
+        """Return whether the mean of this round is to be checked, which is drawn at random."""
         num_groups = len(self._body_sizes)
         hashes = HASH_BYTES * num_groups if num_groups > 1 else 0
         cost = entry.contributions * (max(self._body_sizes) + hashes + _WEIGHED_BYTES)

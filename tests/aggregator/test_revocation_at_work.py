@@ -55,7 +55,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
         with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):
             await asyncio.wait_for(watching, 20)
         with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):
-            await entered(program, ALICE)  # though it has its pass
+            await entered(program, ALICE)  # though it has its admission proof
         async with asyncio.timeout(20):
             while True:  # another peer hears of it from the log
                 try:

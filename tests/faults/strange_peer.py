@@ -108,15 +108,15 @@ def dies_handing_in() -> None:
     BodyPart.pack = pack  # type: ignore[method-assign]
 
 
-def dies_ticketed() -> None:
+def dies_promised() -> None:
     """Die at the third inclusion promise."""
-    true_ticketed = RoundMachine.promised
+    true_promised = RoundMachine.promised
 
     def promised(self: RoundMachine, inclusion_promise: InclusionPromise) -> None:
         if is_third():
             print(f"dies with an inclusion promise for round {inclusion_promise.round}", flush=True)
             die()
-        true_ticketed(self, inclusion_promise)
+        true_promised(self, inclusion_promise)
 
     RoundMachine.promised = promised  # type: ignore[method-assign]
 
@@ -334,7 +334,7 @@ if WHAT != "tomorrow":
         "means": means,
         "dies-working": dies_working,
         "dies-handing-in": dies_handing_in,
-        "dies-promised": dies_ticketed,
+        "dies-promised": dies_promised,
         "dies-fetching": dies_fetching,
         "alone": alone,
         "late": late,

@@ -30,7 +30,7 @@ class FilteredNodes:
         self.manifest, self.network = self.signed.open(), MemoryNetwork()
 
     def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[AdmissionProof]:
-        """Return a peer's pass."""
+        """Return a peer's admission proof."""
         return Signed.sign(AdmissionProof(self.signed.run, operator.public_key, peer.public_key, role), operator)
 
     async def admission_filter(self, peer: Identity, *, has_proof: bool = False, role: str = MEMBER) -> AdmissionFilter:

@@ -1,4 +1,4 @@
-"""The book of who has which bodies: what is told to whom and when, what is asked of whom, and what strangers cannot make it do."""
+"""What a node knows of who has which bodies: what is told to whom and when, what is asked of whom, and what strangers cannot make it do."""
 
 import random
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ class Flat:
 
 
 def gossip_state_of(*, far: Iterable[PublicKey] = (), near: Iterable[PublicKey] = (), max_rows: int = 100, closed: int = 1) -> GossipState:
-    """Return a book with links, in round 1 of a run, whose headers are closed."""
+    """Return a gossip state with links, in round 1 of a run, whose headers are closed."""
     gossip_state = GossipState(RUN, [OPERATOR.public_key], Flat(), max_rows=max_rows, body_bytes=BODY_BYTES, near_timeout_s=1.0)
     gossip_state.budget_bytes = 10**9
     for key in far:

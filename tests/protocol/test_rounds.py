@@ -295,7 +295,7 @@ def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> Non
     assert one.sign(header_of(microbatches=2))
 
 
-def test_a_commit_while_nothing_is_ticketed_leaves_the_contribution_to_be_handed_in_again() -> None:
+def test_a_commit_while_nothing_is_promised_leaves_the_contribution_to_be_handed_in_again() -> None:
     one = signed()
     commit = one.committed(ROUNDS[0])
     assert (commit.promised, commit.inclusion_promise, commit.samples_lost) == (None, None, 0)

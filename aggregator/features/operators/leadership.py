@@ -130,7 +130,7 @@ class Leadership(Feature):
         self._changed()
 
     async def _watch(self) -> None:
-        """Tell when this operator's standing is another: a leader that falls silent does not say so."""
+        """Tell when this operator's position changes: a leader that falls silent does not say so."""
         before = self.position()
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""A gateway, as a feature: its listen address is open as long as the peer takes part, and light contributors have a place in its roster.
+"""A gateway, as a feature: it listens as long as the peer takes part, and light contributors have a place in its roster.
 
 HTTP's libraries are imported by those peers alone that are gateways.
 """
@@ -44,7 +44,7 @@ class Gateway(Feature):
         listen_address: ListenAddress | None = None,
         traffic: Traffic | None = None,
     ) -> None:
-        """Serve HTTP at ``listen_address``, within ``traffic``; without a listen address ``service`` is asked by other ways."""
+        """Serve HTTP at ``listen_address``, within ``traffic``; without one ``service`` is asked in other ways."""
         self.is_lease_only = service.is_lease_only
         self._context = context
         self._progress = progress

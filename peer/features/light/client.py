@@ -95,7 +95,7 @@ class GatewayClient:
         return welcome
 
     def enter(self, request: EnterRequest) -> Signed[AdmissionProof]:
-        """Return the admission proof of a key that shows what lets it in; the admission proof is not checked here.
+        """Return the admission proof of a key that shows what lets it in; it is not checked here.
 
         Raises:
             NotLetIn: nothing does.

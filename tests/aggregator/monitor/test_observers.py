@@ -76,7 +76,7 @@ def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
 
 
 def test_the_usual_address_gives_way_to_a_free_port() -> None:
-    """Whoever else has it: another aggregator, or this test's second listen address."""
+    """Whoever else has it: another aggregator, or this test's second page."""
     with opened(None) as first, opened(None) as second:
         assert first.url != second.url
         assert second.is_loopback

@@ -99,7 +99,7 @@ def test_entries_that_are_not_under_the_head_are_not_kept_and_the_true_ones_are_
         assert verify(tmp_path / "kept", training_spec_of=training_spec_of).head == log.head
 
 
-def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_pile_up(tmp_path: Path) -> None:
+def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_accumulate(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with create(tmp_path / "run", SIGNED) as log:
         for _ in range(8):

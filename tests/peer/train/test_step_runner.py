@@ -121,7 +121,7 @@ class Timing:
 
 @dataclass
 class Scene:
-    """A shift that runs, and what it leaves."""
+    """A step runner that runs, and what it leaves."""
 
     pool: HeldPool
     accumulator: GradientAccumulator
@@ -147,7 +147,7 @@ async def follow(pool: HeldPool, step_runner: StepRunner) -> None:
 def play(
     story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, microbatches: int = MANY, most: int = MANY, seated: bool = True
 ) -> Scene:
-    """Run a shift beside ``story``; ``microbatches``: how many there is time for."""
+    """Run a step runner beside ``story``; ``microbatches``: how many there is time for."""
 
     async def whole() -> Scene:
         pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
@@ -318,7 +318,7 @@ def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
     assert len(play(story, workers=4, most=3).accumulator) == 3
 
 
-def test_once_the_first_microbatch_is_done_the_seat_is_waited_for_while_the_others_go_on() -> None:
+def test_once_the_first_microbatch_is_done_the_cohort_is_waited_for_while_the_others_go_on() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1)
         scene.pool.ends(1)
