@@ -1,7 +1,8 @@
-"""docs/verifier.py on runs of real programs: their folders hold whole, with what is said of credits; forged ones are refused."""
+"""docs/verifier.py on an audited run of real programs: its folder holds whole, with what is said of credits; forged ones are refused.
 
-import subprocess
-import sys
+Runs that are not audited are checked where they are made, in ``tests.network.test_local_swarm``.
+"""
+
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +13,12 @@ from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import NotOfThisRun, copied, say
-from tests.docs.verifiers import VERIFIER, verifier
+from tests.docs.verifiers import verifier
 from tests.network.processes import DEADLINE_S, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-RUNS = {
-    "dense": ("--cohorts", "2"),
-    "sparse": ("--cohorts", "1", "--local-steps", "2", "--codec", "topk-512-4"),
-    "parts": ("--cohorts", "2", "--local-steps", "2", "--algorithm", "model-parallel", "--schedule", "shrinking"),
-}
 ROUNDS = 5
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-P", "-m", "manta_swarm.aggregator.local.cli", "up", "--no-monitor", "--dir", str(tmp_path / "swarm")]
-    done = subprocess.run(
-        [*command, "--peers", "2", "--rounds", str(ROUNDS), *RUNS[name]],
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    folder, export = tmp_path / "swarm" / "aggregator", tmp_path / "export"
-    payouts = tuple((tmp_path / "swarm").glob("*/runs/*/payout receipts"))
-    assert payouts
-    ledger, said = verifier.verify_all(folder, verifier.Asked(payouts=payouts, is_whole=True))
-    assert dict(ledger.credits) == verify_directory(folder).credits
-    ledger_export = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
-    subprocess.run(ledger_export, capture_output=True, check=True)
-    checked = subprocess.run([sys.executable, str(VERIFIER), str(export)], capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, f"run: {said['run']}")
-    assert forged(folder, tmp_path) >= 40
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """docs/verifier.py for tests: imported from beside the documents, and logs that it is given as exports."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Tree, leaf_hash
@@ -21,6 +23,16 @@ verifier: Any = importlib.import_module("verifier")
 ledger: Any = importlib.import_module("verifier_ledger")
 records: Any = importlib.import_module("verifier_records")
 values: Any = importlib.import_module("verifier_values")
+
+
+def check_whole(folder: Path, export: Path) -> None:
+    """Assert that an aggregator's folder holds whole: bodies, means, states and credits; and an export of it, made and checked by commands."""
+    ledger, said = verifier.verify_all(folder, verifier.Asked(is_whole=True))
+    assert dict(ledger.credits) == verify_directory(folder).credits
+    exporting = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
+    subprocess.run(exporting, capture_output=True, check=True)
+    checked = subprocess.run([sys.executable, str(VERIFIER), str(export)], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, f"run: {said['run']}")
 
 
 def export_of(folder: Path, signed: SignedManifest, entries: Sequence[bytes], operator: Identity) -> None:
