@@ -26,7 +26,7 @@ values: Any = importlib.import_module("verifier_values")
 
 
 def check_whole(folder: Path, export: Path) -> None:
-    """Assert that an aggregator's folder holds whole: bodies, means, states and credits; and an export of it, made and checked by commands."""
+    """Assert that an aggregator's folder holds whole: bodies, means, states and credits; and an export made by command."""
     ledger, said = verifier.verify_all(folder, verifier.Asked(is_whole=True))
     assert dict(ledger.credits) == verify_directory(folder).credits
     exporting = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
