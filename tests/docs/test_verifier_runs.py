@@ -47,7 +47,7 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
         for name in ("one", "two"):
             programs.start_peer(name, name)
         programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")
-    payouts = tuple(tmp_path.glob("*/runs/*/payout receipts"))
+    payouts = tuple(tmp_path.glob("*/runs/*/payout_receipts"))
     assert payouts
     ledger, _ = verifier.verify_all(tmp_path / "aggregator", verifier.Asked(payouts=payouts, is_whole=True))
     assert (ledger.round, ledger.is_settled) == (ROUNDS, True)
