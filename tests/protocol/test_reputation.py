@@ -228,6 +228,22 @@ def test_a_quorum_overrules_the_good_word_of_the_one_auditor_drawn() -> None:
     assert NEW not in rounds.reputation.earned
 
 
+def test_what_a_quorum_finds_unpaid_no_longer_counts_as_good_work() -> None:
+    rounds = Rounds(rules(AUDITORS[:3], proven_after=1))
+    rounds.turn([NEW])
+    rounds.turns(2)
+    drawn = rounds.auditor([NEW], 1)
+    rounds.say([NEW], 1, [GOOD], drawn)
+    rounds.turns(1)
+    assert rounds.reputation.is_proven(NEW)
+    for other in AUDITORS[:3]:
+        if other != drawn:
+            rounds.say([NEW], 1, [UNPAID], other)
+    rounds.turns(1)
+    assert not rounds.reputation.is_proven(NEW)
+    assert not rounds.reputation.faults  # it lost that one contribution, and was not demoted
+
+
 def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
     rounds = Rounds(rules())
     rounds.turn([A], [C])
