@@ -33,14 +33,14 @@ def main() -> None:
 @click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
 @DATA_ROOT
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_CPU_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
-@click.option("--gateway", metavar="HOST:PORT", help="HOST:PORT to lease microbatches to light contributors at, by HTTP.")
+@click.option("--gateway", metavar="HOST:PORT", help="Lease microbatches to light contributors here, by HTTP.")
 @click.option(
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key, PEM.")
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: what the run file says]")
 @click.option("--no-monitor", is_flag=True, help="Start no monitor.")
-@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer, by which others find a log that has moved.")
+@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer, by which others find a moved log.")
 @click.option("--first-state", type=FILE, metavar="FILE", help="Snapshot whose weights a new run begins with.")
 @click.option(
     "--newest", "is_newest", is_flag=True, help="This folder has all that the run's log ever signed, as you know; it is a copy or a backup."

@@ -76,7 +76,7 @@ def main() -> None:
 )
 @click.option("--audit-only", is_flag=True, default=None, help="Train nothing: audit what others hand in, with all that the limits allow.")
 @limit_options
-@click.option("--plain", is_flag=True, help="A line a round, as where there is no terminal.")
+@click.option("--plain", is_flag=True, help="A line a round.")
 @click.option("--json", "as_json", is_flag=True, help="An object a line, for programs.")
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")

@@ -156,7 +156,7 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 @click.command()
 @click.argument("source", metavar="FROM")
 @DIRECTORY
-@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer that gives states which the folder lacks.")
+@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer that gives missing states.")
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
     """Put back what an older copy of a run's folder lacks. It is in FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():

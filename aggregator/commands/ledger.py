@@ -275,7 +275,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 
 @ledger.command()
 @DIRECTORY
-@click.option("--peer", metavar="NAME", help="Only contributions with a claim of this peer, 12D3Koo...")
+@click.option("--peer", metavar="NAME", help="Only contributions of this peer, 12D3Koo...")
 @click.option("--all", "all_of_them", is_flag=True, help="Show verdicts that all is good, too.")
 def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
     """Show what auditors said of contributions. As the log has it: what takes something away, or all of it."""

@@ -70,7 +70,7 @@ def main() -> None:
 @click.option(
     "--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="Folder, new or empty.  [default: a temporary one, kept]"
 )
-@click.option("--seed", type=_SEEDS, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")
+@click.option("--seed", type=_SEEDS, default=0, show_default=True, metavar="N", help="Everything random follows from it.")
 @click.option(
     "--min-largest",
     type=float,
@@ -87,7 +87,7 @@ def main() -> None:
     "--max-epe",
     type=float,
     metavar="PIXELS",
-    help="Stereo: fail if the largest or smallest subnet errs more.  [default: a constant's error; none with --rounds]",
+    help="Stereo: fail if the largest or smallest errs more.  [default: a constant's error; none with --rounds]",
 )
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: 127.0.0.1:8787, or a free port]")
 @click.option("--no-monitor", is_flag=True, help="Start no monitor.")

@@ -21,12 +21,8 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 SNAPSHOT = click.option("--snapshot", type=FILE, required=True, metavar="FILE", help="A .safetensors file.")
 SEARCH = click.option("--search", type=FOLDER, metavar="DIR", help="A search's folder, to look up ids in.")
 DATA = click.option("--data", metavar="NAME", help="Data set to measure with.  [default: what the snapshot was trained on]")
-DATA_ROOT = click.option(
-    "--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along."
-)
-OWN_ROOT = click.option(
-    "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
-)
+DATA_ROOT = click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of data sets.")
+OWN_ROOT = click.option("--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of data sets.")
 DEVICE = click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 THREADS = click.option(
     "--threads", type=click.IntRange(1, _MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]"

@@ -30,7 +30,7 @@ _LEAST = 50  # images that a part has, of which a fifth will be held out: more t
 @click.option(
     "--side", type=click.IntRange(8, 8192), metavar="PX", help="Scale pictures in shards to a shorter side of PX.  [default: as they are]"
 )
-@click.option("--check", is_flag=True, help="Read all of a set in shards, and name damaged or missing shards.")
+@click.option("--check", is_flag=True, help="Read all shards, and name damaged or missing ones.")
 def data(name: str, root: Path | None, download: bool, out: Path | None, shard_mib: int, side: int | None, check: bool) -> None:
     """Read the data set NAME and print what it holds. Its digest, which a run's manifest pins down, is printed too.
 

@@ -60,7 +60,7 @@ class Options:
 @SEARCH
 @click.option("--data", metavar="NAME", help="Data set to test on.  [default: the one that the file names]")
 @DATA_ROOT
-@click.option("--test-folder", type=FOLDER, metavar="DIR", help="Folder of images to test on, with a folder for each class.")
+@click.option("--test-folder", type=FOLDER, metavar="DIR", help="Images to test on, a folder for each class.")
 @click.option("--part", type=click.Choice(PARTS), help="Part of the held-out samples.  [default: test; of a snapshot: all]")
 @click.option(
     "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to measure."

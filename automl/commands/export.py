@@ -48,7 +48,7 @@ class Options:
     "architecture",
     required=True,
     metavar="ARCH",
-    help="Subnet: a file with one (a search's best.json), an id with --search, a text of genes, largest or smallest.",
+    help="Subnet: largest, smallest, genes, a file (a search's best.json), or an id with --search.",
 )
 @SEARCH
 @click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"Forms: {', '.join(ALL_FORMATS)}.")

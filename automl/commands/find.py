@@ -79,9 +79,9 @@ class Options:
 
 @click.command()
 @click.option("--snapshot", type=FILE, metavar="FILE", help="A .safetensors file.")
-@click.option("--peers", metavar="ADDRESS", help="Address of a run, whose members measure its newest state, instead of --snapshot.")
+@click.option("--peers", metavar="ADDRESS", help="Address of a run whose members measure its newest state; instead of --snapshot.")
 @click.option("--run", metavar="ID", help="With --peers: the run's id; any other is refused.")
-@click.option("--invitation", metavar="FILE|TEXT", help="With --peers: your invitation, where a run takes invited peers only.")
+@click.option("--invitation", metavar="FILE|TEXT", help="With --peers: your invitation; for a run that takes invited peers only.")
 @click.option("--latency-ms", metavar="X", help="Most milliseconds, by --latency-table.")
 @click.option("--macs", metavar="M", help="Most multiply-accumulates, as 2.5M or 300k.")
 @click.option("--weights", metavar="W", help="Most weights, as 80k.")

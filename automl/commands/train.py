@@ -85,9 +85,7 @@ class Options:
     metavar="NAME",
     help="Codec of exchanges: int16, int8 or topk-KEPT-BITS.  [default: int16; none if H = C = 1]",
 )
-@click.option(
-    "--residual-percent", type=int, metavar="P", help="Percent of what a sparse codec left out that the next exchange adds.  [default: 100]"
-)
+@click.option("--residual-percent", type=int, metavar="P", help="Percent of the residual that the next exchange adds.  [default: 100]")
 @click.option("--microbatch-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
 @click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update of all cohorts together.")
 @click.option("--learning-rate", metavar="DECIMAL", help="Peak of the learning rate.")
@@ -101,8 +99,7 @@ class Options:
     "--taught",
     type=click.IntRange(0, ALL_PERCENT),
     metavar="PERCENT",
-    help="Percent of the sandwich's rounds, the last ones, in which all networks learn from the largest too.  "
-    "[default: 50 for images seen more than 20 times, else 0]",
+    help="Percent of the sandwich's rounds, the last, with distillation.  [default: 50 for images seen more than 20 times, else 0]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."

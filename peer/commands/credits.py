@@ -22,15 +22,13 @@ SHOWN = 20  # rounds, unless all are asked for
 
 @click.command(name="credits")
 @DIR
-@click.option(
-    "--verify", is_flag=True, help="Check each signature and proof, down to the operator's tree heads; exit code 1 if one does not hold."
-)
+@click.option("--verify", is_flag=True, help="Check each signature and proof; exit code 1 if one does not hold.")
 @click.option("--all", "is_all", is_flag=True, help=f"Show every round, not only the newest {SHOWN}.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON: every round, with what proves it.")
-@click.option("--account", metavar="KEY", help="Sum what claims earned for the account KEY, by checked payout receipts in all FOLDERs.")
+@click.option("--account", metavar="KEY", help="Sum the checked payout receipts for the account KEY in all FOLDERs.")
 @click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
 def credits_command(verify: bool, is_all: bool, is_json: bool, account: str | None, folders: tuple[Path, ...], **options: Any) -> None:
-    """Say what each run has paid this peer, and what of it is pending. What is lost is said too, round by round.
+    """Say what runs have paid this peer, and what is pending. What is lost is said too, round by round.
 
     All of it comes from what the peer keeps: nothing is asked over the network. With --account, a FOLDER is a peer's, or one of payout
     receipts, copied from any machine."""

@@ -29,7 +29,7 @@ _AUDIT = "Share of the time to compute contributions of others again in, for the
 @click.command(name="init")
 @DIR
 def init_command(**options: Any) -> None:
-    """Write a settings file, peer.toml, with every setting in it. Each says what it means, and is commented out."""
+    """Write a peer.toml with every setting. Each says what it means, and is commented out."""
     with clear_errors():
         from manta_swarm.peer.commands.settings_file import write_settings
 
@@ -175,7 +175,7 @@ def doctor_command(offline: bool, **options: Any) -> None:
 @DIR
 @of_a_run
 def about_command(**options: Any) -> None:
-    """Say plainly what is downloaded, stored and sent. With --initial-peers, or where a run was joined, its sizes too."""
+    """Say what is downloaded, stored and sent. With --initial-peers, or where a run was joined, its sizes too."""
     with clear_errors():
         from manta_swarm.peer.commands.about import general_lines, lines_of_run
 

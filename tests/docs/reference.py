@@ -131,16 +131,22 @@ def program_lines(program: str) -> Iterator[str]:
     yield from (f"## {program}", "", main.help or "", "")
     if often:
         yield from table(("options of several commands", "", "default"), sorted(often))
+    alone, parts = [], []
     for name, command in found[1:]:
         options = shown_options(command)
         of_settings = [one for one in options if one.opts[0] in settings]
         own = [option_row(one) for one in options if one not in of_settings]
         also = [code(row[0].strip("`").partition(" ")[0]) for row in own if row in often and row[2] != "required"]
         also += _settings_of(of_settings)
-        line = f"{code(usage(command))}: " if usage(command) else ""
-        yield from (f"### {name}", "", f"{line}{sentence(command.help or '')}." + (f" Also {', '.join(also)}." if also else ""), "")
+        says = f"{sentence(command.help or '')}." + (f" Also {', '.join(also)}." if also else "")
+        typed = f"{name.removeprefix(program).strip()} {usage(command)}".strip()
         if rest := [row for row in own if row not in often]:
-            yield from table(("option", "", "default"), rest)
+            parts += [f"### {code(typed)}", "", says, "", *table(("option", "", "default"), rest)]
+        else:
+            alone.append((code(typed), says))
+    if alone:
+        yield from table(("command", ""), alone)
+    yield from parts
 
 
 def _settings_of(options: list[click.Option]) -> list[str]:
@@ -157,7 +163,7 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "A command's line begins with what has to be given; `--help` says more. Options of manta-peer that are a",
+        "What has to be given stands behind a command; `--help` says more. Options of manta-peer that are a",
         f"{_SETTING} are described there, and all its commands take `--dir`. [Exit codes](exit-codes.md).",
         "",
     ]
