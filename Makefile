@@ -31,9 +31,10 @@ check: $(STAMP)
 fast: $(STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
-# Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
+# Files of tests side by side, more than there are cores: most of them wait for rounds. Where something is broken on purpose, the machine is
+# theirs alone.
 swarm: $(STAMP)
-	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile $(filter-out tests/faults/%,$(call marked,swarm))
+	$(BIN)/pytest -m "swarm and not faults" -n 3 --dist loadfile $(filter-out tests/faults/%,$(call marked,swarm))
 	$(BIN)/pytest -m "swarm and not faults" tests/faults
 
 faults: $(STAMP)

@@ -46,7 +46,8 @@ def test_audits_admissions_and_accounts_outlive_the_leader_and_a_liar_takes_noth
         settle_s=45,
     )
     settings = {"trust": trust, "admission": AdmissionSection(how="invitation")}
-    config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8).model_copy(update=settings)
+    few = {"target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute: three auditors do each of them again
+    config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8, **few).model_copy(update=settings)
     config = config.model_copy(update={"follower": config.follower.model_copy(update={"audit_share": 1.0})})
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
