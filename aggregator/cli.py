@@ -24,7 +24,7 @@ from manta_swarm.runtime.console import FORMATS, PrintingConsole, json_line, set
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="manta-swarm")
 def main() -> None:
-    """Open a Manta run that others can join, and keep its log."""
+    """Open a Manta run, and keep its log."""
 
 
 @main.command()

@@ -40,7 +40,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="manta-swarm")
 def main() -> None:
-    """Train a supernet, find the subnet that fits a device, export it, and say how good it is."""
+    """Train a supernet; find, export and evaluate the subnet that fits a device."""
 
 
 if __name__ == "__main__":

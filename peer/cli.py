@@ -105,7 +105,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 @main.command(name="status")
 @DIR
 def status_command(**options: Any) -> None:
-    """Say where the peer of this folder stands. It may be at work or have ended; why it is in its cohort is said too."""
+    """Say where a peer stands. It may be at work or have ended; why it is in its cohort is said too."""
     with clear_errors():
         from manta_swarm.peer.commands.report import lines_of
 
@@ -116,7 +116,7 @@ def status_command(**options: Any) -> None:
 @main.command(name="dashboard")
 @DIR
 def dashboard_command(**options: Any) -> None:
-    """Show the peer of this folder on the whole terminal. It may be one of another terminal, or a service; closing this changes nothing
+    """Show a peer on the whole terminal. It may be one of another terminal, or a service; closing this changes nothing
     for it."""
     with clear_errors():
         from manta_swarm.peer.control import look
@@ -156,7 +156,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 @main.command(name="pause")
 @DIR
 def pause_command(**options: Any) -> None:
-    """Let the peer of a directory compute nothing until resume. What is trained is handed in, GPUs are free at once."""
+    """Let a peer compute nothing until resume. What is trained is handed in, GPUs are free at once."""
     with clear_errors():
         from manta_swarm.peer.control import PAUSE, tell
 
@@ -166,7 +166,7 @@ def pause_command(**options: Any) -> None:
 @main.command(name="resume")
 @DIR
 def resume_command(**options: Any) -> None:
-    """Let a peer that was paused go on."""
+    """Let a paused peer go on."""
     with clear_errors():
         from manta_swarm.peer.control import RESUME, tell
 
@@ -177,7 +177,7 @@ def resume_command(**options: Any) -> None:
 @DIR
 @click.option("--now", is_flag=True, help="Stop at once; what was signed is kept for the next start.")
 def leave_command(now: bool, **options: Any) -> None:
-    """Let the peer of a directory hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
+    """Let a peer hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
     second one does."""
     with clear_errors():
         from manta_swarm.peer.control import LEAVE, STOP, tell

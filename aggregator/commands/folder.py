@@ -47,7 +47,7 @@ def status(directory: Path, as_json: bool) -> None:
 @click.command()
 @DIRECTORY
 def key(directory: Path) -> None:
-    """Print the key by which you are, or would be, an operator. It belongs to the run in --dir, and is made if there is none."""
+    """Print your key as an operator. It belongs to the run in --dir, and is made if there is none."""
     with clear_errors():
         from manta_swarm.protocol.signing import peer_name
         from manta_swarm.runtime.disk import IDENTITY, check_directory, load_identity, make_directory
@@ -87,7 +87,7 @@ def _role(one: "AmongOperators") -> str:
 @_reason
 @click.option("--for-good", is_flag=True, help="End the run: what has an inclusion promise is committed first; then peers leave.")
 def stop(directory: Path, reason: str, for_good: bool) -> None:
-    """Stop the aggregator at work on a folder, and tell peers why. They wait for it, or with --for-good they leave."""
+    """Stop a run's aggregator, and tell peers why. They wait for it, or with --for-good they leave."""
     with clear_errors():
         _stop(directory, reason, is_over=for_good)
         click.echo("stopped" if for_good else "stopped; start again with the same run file and --dir to go on")

@@ -258,7 +258,7 @@ def replay(directory: Path, verbose: bool) -> None:
 @click.argument("proof", type=FILE)
 @click.option("--run", "run_id", metavar="ID", help="The run's id, which it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
-    """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or signed two histories. Needs nothing but the file.
+    """Check the PROOF that a log did wrong. It committed a wrong mean, or signed two histories. Needs nothing but the file.
 
     Exit code 0: it is proven, and who did it is named. 5: the file is whole, and proves nothing against anybody. 2: it is no proof: it is
     damaged, not rightly signed, about another run, or something else.
@@ -309,7 +309,7 @@ def verdicts(directory: Path, peer: str | None, all_of_them: bool) -> None:
 @click.option("--csv", "is_csv", is_flag=True, help="Print a table for a spreadsheet.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON: each pending round, and what was found out.")
 def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
-    """Verify the log of a folder, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
+    """Verify a log, and say what everybody has earned. What of it is paid, what is pending, and what was found out. The
     run may be at work."""
     with clear_errors():
         from manta_swarm.aggregator.log.storage import read_manifest

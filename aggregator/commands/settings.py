@@ -21,9 +21,9 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 @click.option("--dataset", metavar="NAME", help="Data set; see manta-search data.  [default: the task's usual one]")
 @click.option("--supernet", metavar="NAME", help="Weights that all subnets share.  [default: the task's small ones]")
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Exchanges of the whole swarm.  [default: the task's usual number]")
-@click.option("--private", is_flag=True, default=None, help="Each peer trains on images of its own, which stay there.")
+@click.option("--private", is_flag=True, default=None, help="Each peer trains on images of its own; they stay there.")
 def init(run_file: Path, **options: Any) -> None:
-    """Write a run file with every setting and what it means. For little traffic: several local steps a round, and the largest values.
+    """Write a run file with every setting explained. For little traffic: several local steps a round, and the largest values.
 
     On a terminal, without options, it asks.
     """

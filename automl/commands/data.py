@@ -25,14 +25,12 @@ _LEAST = 50  # images that a part has, of which a fifth will be held out: more t
 @click.argument("name")
 @OWN_ROOT
 @click.option("--download", is_flag=True, help="Let torchvision fetch what DIR lacks.")
-@click.option("--shard", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write the set in shards to OUT, a new folder.")
+@click.option("--shard", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write shards to the new folder OUT.")
 @click.option("--shard-mib", type=click.IntRange(1, 512), default=64, show_default=True, metavar="N", help="Rough size of a shard, in MiB.")
-@click.option(
-    "--side", type=click.IntRange(8, 8192), metavar="PX", help="Scale pictures in shards to a shorter side of PX.  [default: as they are]"
-)
+@click.option("--side", type=click.IntRange(8, 8192), metavar="PX", help="Scale pictures to a shorter side of PX.  [default: as they are]")
 @click.option("--check", is_flag=True, help="Read all shards, and name damaged or missing ones.")
 def data(name: str, root: Path | None, download: bool, out: Path | None, shard_mib: int, side: int | None, check: bool) -> None:
-    """Read the data set NAME and print what it holds. Its digest, which a run's manifest pins down, is printed too.
+    """Print what the data set NAME holds. Its digest, which a run's manifest pins down, is printed too.
 
     NAME is digits, layers or motorcycle, which need no files; the lower-case name of one of torchvision's sets, like cifar10 or
     kitti2015stereo; folder-X for images of your own in DIR/X, a folder for each class; stereo-X for stereo pairs of your own

@@ -267,7 +267,7 @@ def limit_options(command: Command) -> Command:
 @DIR
 @limit_options
 def limits_command(**options: Any) -> None:
-    """Change what the peer of a directory may take, at once. Its next starts keep to it too, and what holds is printed; none lifts a
+    """Change what a peer may take, at once. Its next starts keep to it too, and what holds is printed; none lifts a
     limit."""
     with clear_errors():
         directory = directory_in(options)

@@ -129,24 +129,20 @@ def program_lines(program: str) -> Iterator[str]:
     rows = [option_row(option) for _, command in found for option in shown_options(command) if option.opts[0] not in settings]
     often = {row for row, count in Counter(rows).items() if count > 1}
     yield from (f"## {program}", "", main.help or "", "")
-    if often:
-        yield from table(("options of several commands", "", "default"), sorted(often))
-    alone, parts = [], []
+    said: list[tuple[str, ...]] = []
+    taken: list[tuple[str, ...]] = [("several", *row) for row in sorted(often)]
     for name, command in found[1:]:
         options = shown_options(command)
         of_settings = [one for one in options if one.opts[0] in settings]
         own = [option_row(one) for one in options if one not in of_settings]
         also = [code(row[0].strip("`").partition(" ")[0]) for row in own if row in often and row[2] != "required"]
         also += _settings_of(of_settings)
+        typed = name.removeprefix(program).strip()
         says = f"{sentence(command.help or '')}." + (f" Also {', '.join(also)}." if also else "")
-        typed = f"{name.removeprefix(program).strip()} {usage(command)}".strip()
-        if rest := [row for row in own if row not in often]:
-            parts += [f"### {code(typed)}", "", says, "", *table(("option", "", "default"), rest)]
-        else:
-            alone.append((code(typed), says))
-    if alone:
-        yield from table(("command", ""), alone)
-    yield from parts
+        said.append((code(f"{typed} {usage(command)}".strip()), says))
+        taken += [(code(typed), *row) for row in own if row not in often]
+    yield from table(("command", ""), said)
+    yield from table(("command", "option", "", "default"), taken)
 
 
 def _settings_of(options: list[click.Option]) -> list[str]:
