@@ -77,9 +77,10 @@ def test_the_glossary_has_few_words_of_its_own_and_each_once() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_word_that_was_replaced_is_in_the_code(folder: str) -> None:
     for path in sorted((ROOT / folder).rglob("*.py")):
-        if path == Path(__file__):
+        text = path.read_text(encoding="utf-8")
+        if path == Path(__file__) or not replaced_in(text):
             continue
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):  # which says in what line it is
             found = replaced_in(token.string)
             assert not found, f"{path.relative_to(ROOT)}:{token.start[0]}: {', '.join(f'{word}: say {REPLACED[word]}' for word in found)}"
 
