@@ -1,11 +1,13 @@
 """Architectures measured by several processes of this computer, one thread each (``automl.search.process``)."""
 
 import asyncio
+import signal
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from struct import pack, unpack
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import TypeVar
 
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.spaces.space import Architecture
@@ -13,6 +15,7 @@ from manta_swarm.protocol.errors import MantaError, OwnFault
 from manta_swarm.runtime.child import Child, ChildLost, Program, with_threads
 from manta_swarm.runtime.line import Messages
 
+_T = TypeVar("_T")
 _ANSWER_S = 7 * 86_400.0  # for one network: nobody knows how long it takes, and a death is noticed
 
 
@@ -58,7 +61,7 @@ class ProcessEvaluator:
         self._loop = asyncio.Runner()
         self._children: list[Child] = []
         try:
-            self._loop.run(self._start(Program("measures", command, environment=with_threads(1), messages=MESSAGES), workers))
+            self._run(self._start(Program("measures", command, environment=with_threads(1), messages=MESSAGES), workers))
         except BaseException:
             self.close()
             raise
@@ -83,10 +86,10 @@ class ProcessEvaluator:
         ready: dict[int, Measured] = {}
         is_over = not architectures
         try:
-            self._loop.run(self._begin(waiting, part, found))
+            self._run(self._begin(waiting, part, found))
             for following in range(len(architectures)):
                 while following not in ready:
-                    index, measured = self._loop.run(found.get())
+                    index, measured = self._run(found.get())
                     if isinstance(measured, MantaError):
                         raise measured
                     ready[index] = measured
@@ -100,8 +103,41 @@ class ProcessEvaluator:
         """Stop the processes, in the middle of their work."""
         children, self._children = self._children, []
         if children:
-            self._loop.run(self._end(children))
+            self._run(self._end(children))
         self._loop.close()
+
+    def _run(self, coroutine: Coroutine[None, None, _T]) -> _T:
+        """Return what a coroutine returns; Ctrl-C cancels it.
+
+        A KeyboardInterrupt that Python raised in the middle of the loop, as ``asyncio.Runner.run`` lets it while the loop stops, would
+        leave a loop that cannot run again, and end nothing. Here it is raised where the loop stands.
+
+        Raises:
+            KeyboardInterrupt: there was a Ctrl-C meanwhile.
+        """
+        loop = self._loop.get_loop()
+        task = loop.create_task(coroutine)
+        is_told = False
+
+        def tell(_number: int, _frame: FrameType | None) -> None:
+            nonlocal is_told
+            is_told = True
+            loop.call_soon_threadsafe(task.cancel)
+
+        is_raised = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is for somebody else to say what it does
+        if is_raised:
+            signal.signal(signal.SIGINT, tell)
+        try:
+            result = loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if not is_told:
+                raise
+        finally:
+            if is_raised:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if is_told:
+            raise KeyboardInterrupt
+        return result
 
     async def _start(self, program: Program, workers: int) -> None:
         for _ in range(workers):

@@ -332,9 +332,15 @@ def an_entry_is_of_an_unknown_kind(folder: Folder) -> None:
 
 @forgery("E13", "entry 10", "not a commit of this log")
 def a_verdict_is_left_out(folder: Folder) -> None:
-    """The operator says nothing of it in the round after it, either; all that comes later names another commit."""
+    """The operator says nothing of it in the round after it, either; what is computed from that round's state names another commit.
+
+    Until then nobody has named that commit: there the log alone cannot show what is missing.
+    """
     round_ = folder.round_with(Verdict)
     entries = folder.entries_of(round_)
+    after = [header_in(entry) for entry in folder.entries[folder.ends[round_] : folder.ends[-1]] if is_of(entry, Header)]
+    if not any(header.contribution.open().round > round_ for header in after):
+        raise NotOfThisRun
     said = round_in(entries)
     rest = [entry for entry in folder.entries[folder.ends[round_] : folder.ends[-1]] if not is_of(entry, Verdict)]
     folder.seal([*folder.before(round_), *entries[1:-1], entry_of(replace(said, first=said.first - 1)), *rest])

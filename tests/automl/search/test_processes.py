@@ -1,4 +1,6 @@
+import asyncio
 import random
+import signal
 from pathlib import Path
 
 import psutil
@@ -10,12 +12,12 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.precisions import FP32
 from manta_swarm.automl.search.evaluators import LocalEvaluator
 from manta_swarm.automl.search.process import command
-from manta_swarm.automl.search.processes import ProcessEvaluator
+from manta_swarm.automl.search.processes import Found, ProcessEvaluator
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State
 from manta_swarm.protocol.errors import OwnFault, UserError
-from manta_swarm.runtime.child import python
+from manta_swarm.runtime.child import Child, python
 from tests import forked
 from tests.automl.search.synthetic import measured_of
 
@@ -77,6 +79,30 @@ def test_a_search_that_is_broken_off_leaves_no_process() -> None:
         assert not running()
         with pytest.raises(ValueError, match="stopped"):
             next(evaluator.measure(SAMPLED, "search"))
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("turns", range(5))
+def test_ctrl_c_is_one_at_every_turn_of_the_loop(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the loop stops with an answer, when whoever waited for it is not to be cancelled any more."""
+    hear = Child.hear
+
+    async def heard(child: Child, kind: type[Found], timeout_s: float) -> Found:
+        found = await hear(child, kind, timeout_s)
+        press(turns)
+        return found
+
+    def press(turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(press, turns - 1)
+        else:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Child, "hear", heard)
+    with pytest.raises(KeyboardInterrupt), ProcessEvaluator(by("OutOfOrder"), 1) as evaluator:
+        list(evaluator.measure(SAMPLED, "search"))
+    assert not running()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_no_process_at_all_is_a_programmers_mistake() -> None:
