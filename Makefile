@@ -1,14 +1,15 @@
 # One command each, on a machine that has python3 with pip and nothing else:
 #   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
-#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 2 if it is not said
+#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 3 if it is not said
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/installed
 DEMO_ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 # Files of tests that have this mark: pytest alone would read all files for the few.
 marked = $(sort $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py'))
+long_first = $(filter tests/network/%_swarm.py,$(1)) $(filter-out tests/network/%_swarm.py,$(1))
 # Tests start hundreds of programs, and each would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -31,11 +32,11 @@ check: $(STAMP)
 fast: $(STAMP)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
-# Files of tests side by side, more than there are cores: most of them wait for rounds. Where something is broken on purpose, the machine is
-# theirs alone.
+# Files of tests side by side, more than there are cores: most of them wait for rounds. Those with one long test come first. Where something
+# is broken on purpose there is less beside it.
 swarm: $(STAMP)
-	$(BIN)/pytest -m "swarm and not faults" -n 3 --dist loadfile $(filter-out tests/faults/%,$(call marked,swarm))
-	$(BIN)/pytest -m "swarm and not faults" tests/faults
+	$(BIN)/pytest -m "swarm and not faults" -n 3 --dist loadfile --no-loadscope-reorder $(call long_first,$(filter-out tests/faults/%,$(call marked,swarm)))
+	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile --no-loadscope-reorder tests/faults
 
 faults: $(STAMP)
 	$(BIN)/pytest -m faults $(call marked,faults)

@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from typing import Any
 from manta_swarm.runtime.child import python, tethered
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
-MODULES = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", "tests.network.cheats")
+_TESTS = ("tests.network.cheats", "tests.network.asked_member", "tests.network.searching")
+MODULES = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", *_TESTS)
 _LOADED = (*MODULES, "manta_swarm.aggregator.operator", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
 _MAX_BYTES = 1 << 18
 _POLL_S = 0.02
@@ -100,11 +102,14 @@ class ForkServer:
         self._line.close()
         self._process.wait()
 
-    def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> Forked:
-        """Start ``python -P -m ARGUMENTS``, the first of which is a module with a ``main``; it prints to ``log``."""
+    def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], errors: Path | None = None) -> Forked:
+        """Start ``python -P -m ARGUMENTS``, the first of which is a module with a ``main``.
+
+        It prints to ``log``, and its errors to ``errors`` where that is another file.
+        """
         request = {"arguments": list(arguments), "environment": {**os.environ, **environment}, "folder": os.getcwd()}
-        with log.open("ab") as file:
-            socket.send_fds(self._line, [json.dumps(request).encode()], [file.fileno()])
+        with log.open("ab") as file, (errors or log).open("ab") as other:
+            socket.send_fds(self._line, [json.dumps(request).encode()], [file.fileno(), other.fileno()])
         while not self._pids:
             self._read(blocks=True)
         pid = self._pids.pop()
@@ -147,6 +152,22 @@ def server_pid() -> int | None:
     return None if _server is None else _server.pid
 
 
+def run(*arguments: str | Path, deadline_s: float = 240.0) -> "subprocess.CompletedProcess[str]":
+    """Return how ``python -P -m ARGUMENTS`` ended, and what it printed; the first is a module with a ``main``."""
+    words = [str(argument) for argument in arguments]
+    there = server()
+    if there is None:
+        return subprocess.run([sys.executable, "-P", "-m", *words], capture_output=True, text=True, timeout=deadline_s, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        program = there.start(words, output, {}, errors)
+        try:
+            code = program.wait(deadline_s)
+        finally:
+            program.kill()
+        return subprocess.CompletedProcess(words, code, output.read_text(), errors.read_text())
+
+
 def commands() -> dict[int, list[str]]:
     """Return the command lines of the programs that were forked for this process, by process id; some have ended."""
     return {} if _server is None else _server.commands
@@ -186,29 +207,30 @@ def serve(line: socket.socket) -> Callable[[], None] | None:
                     line.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
             if line not in ready:
                 continue
-            data, files, _, _ = socket.recv_fds(line, _MAX_BYTES, 1)
+            data, files, _, _ = socket.recv_fds(line, _MAX_BYTES, 2)
             if not data:
                 return None  # what runs is ended by the kernel, with this process
             asked = json.loads(data)
             if (pid := os.fork()) == 0:
                 break
             running.add(pid)
-            os.close(files[0])
+            for file in files:
+                os.close(file)
             line.send(json.dumps({"started": pid}).encode())
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for each in (line, wake, waker):
         each.close()
-    return _as_program(asked, files[0])
+    return _as_program(asked, *files)
 
 
-def _as_program(asked: dict[str, Any], log: int) -> Callable[[], None]:
+def _as_program(asked: dict[str, Any], log: int, errors: int) -> Callable[[], None]:
     """Make this process, a fork, what a program that was started finds; return what it is to do."""
     os.setsid()
     ask_for_end_with_parent(signal.SIGKILL)
-    for place in (1, 2):
-        os.dup2(log, place)
-    os.close(log)
+    for place, file in ((1, log), (2, errors)):
+        os.dup2(file, place)
+        os.close(file)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.chdir(asked["folder"])

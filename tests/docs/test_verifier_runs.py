@@ -14,7 +14,7 @@ from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSecti
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import NotOfThisRun, copied, say
 from tests.docs.verifiers import verifier
-from tests.network.processes import DEADLINE_S, Programs, small_run
+from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
@@ -22,14 +22,7 @@ ROUNDS = 5
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
-    few: dict[str, Any] = {
-        "first_open_s": 3,
-        "min_open_s": 3,
-        "max_open_s": 6,
-        "target_batch": 96,
-        "max_claim_samples": 32,
-        "weight_cap": 32,
-    }  # to compute
+    short: dict[str, Any] = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, **LITTLE_WORK}
     sections = {
         "trust": TrustSection(
             mode="audited",
@@ -42,7 +35,7 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
         ),
         "follower": FollowerSection(audit_share=1.0),
     }
-    with Programs(tmp_path, small_run(rounds=ROUNDS, **few).model_copy(update=sections)) as programs:
+    with Programs(tmp_path, small_run(rounds=ROUNDS, **short).model_copy(update=sections)) as programs:
         programs.start_aggregator()
         for name in ("one", "two"):
             programs.start_peer(name, name)

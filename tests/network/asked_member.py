@@ -1,6 +1,6 @@
 """manta-peer whose measuring for others has the usual priority, so that a busy machine's test is no long one; and which may lie.
 
-    python tests/network/asked_member.py honest|lying join ...
+    python -m tests.network.asked_member honest|lying join ...
 
 One that lies says of every architecture that it is nearly perfect.
 """
@@ -22,10 +22,15 @@ class Liar(Measurer):
         return Measured(Result.of(array("i", [3] * count), array("i"), ()), 1)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be such a peer: what it is, then what ``manta-peer`` is told."""
     manta_swarm.peer.features.evaluation.measurer.NICENESS = 0
     if sys.argv.pop(1) == "lying":
         manta_swarm.peer.features.evaluation.plugin.Measurer = Liar  # type: ignore[misc]
-    from manta_swarm.peer.cli import main
+    from manta_swarm.peer.cli import main as be_peer
 
+    be_peer()
+
+
+if __name__ == "__main__":
     main()

@@ -1,13 +1,12 @@
 """Real operators of one run on loopback, with an etcd: killed and started again as a test wants, and peers that work for them."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from manta_swarm.aggregator.log.storage import DATABASE
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection
+from tests import forked
 from tests.etcds import free_port
 from tests.network.processes import Programs, Status
 
@@ -89,18 +88,12 @@ class OperatorPrograms(Programs):
 
 def log_of(directory: Path) -> list[str]:
     """Return what ``ledger verify`` says of an operator's log that nobody writes: how many entries and rounds, and the root."""
-    command = [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "ledger", "verify", "--dir", str(directory)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    ended = forked.run("manta_swarm.aggregator.cli", "ledger", "verify", "--dir", directory)
     assert ended.returncode == 0, ended.stderr
     return [line for line in ended.stdout.splitlines() if line.startswith(("verified", "root"))]
 
 
 def _key_in(directory: Path) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "manta_swarm.aggregator.cli", "key", "--dir", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ended = forked.run("manta_swarm.aggregator.cli", "key", "--dir", directory)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

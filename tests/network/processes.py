@@ -21,6 +21,8 @@ from manta_swarm.runtime.child import AT_ONCE, Child, Program, stop
 from tests import forked
 
 DEADLINE_S = 240.0
+# Settings of a round for which each of two peers has a second to compute, and nothing more until the next one.
+LITTLE_WORK = {"target_batch": 64, "max_claim_samples": 32, "weight_cap": 32}
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 ROOT = str(Path(__file__).resolve().parents[2])
 _POLL_S = 0.1

@@ -9,8 +9,8 @@ from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import AdmissionSection
 from manta_swarm.protocol.signing import peer_name
 from tests.command import typed
-from tests.network.processes import Programs, small_run
-from tests.network.test_search_by_members import typed as typed_search
+from tests.network.processes import LITTLE_WORK, Programs, small_run
+from tests.network.test_search_by_members import searched
 
 pytestmark = pytest.mark.swarm
 
@@ -20,17 +20,19 @@ def search_as_a_guest(directory: Path, address: str) -> None:
     guests, out = directory / "guests.txt", directory / "found"
     assert typed(main, "invite", "--dir", directory / "aggregator", "--guest", "--out", guests).exit_code == 0
     find = ("find", "--peers", address, "--macs", "1M", "--population", "3", "--no-predictor", "--random", "1", "--out", out)
-    stranger = typed_search("search", *find, "--generations", "1")
+    stranger = searched(*find, "--generations", "1")
     assert (stranger.returncode, "takes invited peers only, and yours" in stranger.stderr) == (2, True)
-    guest = typed_search("search", *find, "--generations", "1", "--invitation", guests)
+    guest = searched(*find, "--generations", "1", "--invitation", guests)
     assert guest.returncode == 0, guest.stderr
     assert (out / "best.json").exists()
-    again = typed_search("search", *find, "--generations", "1")  # its key and its admission proof lie beside what it found
+    again = searched(*find, "--generations", "1")  # its key and its admission proof lie beside what it found
     assert again.returncode == 0, again.stderr
 
 
 def test_invited_peers_train_in_one_cohort_and_an_uninvited_one_ends_with_a_line(tmp_path: Path) -> None:
-    config = small_run(rounds=500).model_copy(update={"admission": AdmissionSection(how="invitation")})
+    config = small_run(rounds=500, first_open_s=2.0, max_open_s=8.0, **LITTLE_WORK).model_copy(
+        update={"admission": AdmissionSection(how="invitation")}
+    )
     with Programs(tmp_path, config) as programs:
         programs.start_aggregator()
         invitation = tmp_path / "invitation.txt"

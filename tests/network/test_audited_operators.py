@@ -19,10 +19,11 @@ from manta_swarm.runtime.disk import make_directory
 from tests.command import typed
 from tests.etcds import etcd_in, needs_etcd
 from tests.network.operators import OperatorPrograms, name_of
-from tests.network.processes import small_run
+from tests.network.processes import LITTLE_WORK, small_run
 
 pytestmark = [
     pytest.mark.swarm,
+    pytest.mark.faults,
     pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),  # hivemind's way to find its daemon
     needs_etcd,
 ]
@@ -46,8 +47,7 @@ def test_audits_admissions_and_accounts_outlive_the_leader_and_a_liar_takes_noth
         settle_s=45,
     )
     settings = {"trust": trust, "admission": AdmissionSection(how="invitation")}
-    few = {"target_batch": 96, "max_claim_samples": 32, "weight_cap": 32}  # to compute: three auditors do each of them again
-    config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8, **few).model_copy(update=settings)
+    config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8, **LITTLE_WORK).model_copy(update=settings)
     config = config.model_copy(update={"follower": config.follower.model_copy(update={"audit_share": 1.0})})
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
@@ -130,7 +130,7 @@ def taken_back(programs: OperatorPrograms, name: str) -> bool:
     """Take back, as the operator that writes now, what let a peer in; False: another one writes by then."""
     words = ("revoke", "--dir", programs.directory / name_of(programs.wait_for_leader()), "--peer", programs.status(name)["peer"])
     out = typed(aggregator_main, *words)
-    assert out.exit_code == 0 or "writes now" in out.errors, out.errors
+    assert out.exit_code == 0 or any(said in out.errors for said in ("writes now", "try again")), out.errors
     return out.exit_code == 0
 
 

@@ -5,8 +5,6 @@ And whoever types `about` or `doctor`, or watches the run as a witness, is no co
 
 import json
 import re
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSecti
 from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.control import look
 from manta_swarm.protocol.signing import peer_name
+from tests import forked
 from tests.network.processes import DEADLINE_S, Programs, read_json, small_run
 from tests.network.test_travelling_swarm import _make_set as make_set
 
@@ -45,7 +44,7 @@ def audited_run_with_shards() -> RunConfig:
 
 def typed(program: str, *arguments: str | Path) -> str:
     """Return what a command prints that ends without an error."""
-    ended = subprocess.run([sys.executable, "-P", "-m", program, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE_S)
+    ended = forked.run(program, *arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

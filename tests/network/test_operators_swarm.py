@@ -9,7 +9,7 @@ import pytest
 from manta_swarm.runtime.disk import IDENTITY
 from tests.etcds import etcd_in, needs_etcd
 from tests.network.operators import OperatorPrograms, log_of, name_of
-from tests.network.processes import small_run
+from tests.network.processes import LITTLE_WORK, small_run
 
 pytestmark = [
     pytest.mark.swarm,
@@ -28,7 +28,7 @@ def begin(programs: OperatorPrograms) -> None:
 
 @pytest.mark.timeout(900)
 def test_rounds_go_on_without_the_leader_stop_without_a_quorum_and_nothing_promised_is_lost(tmp_path: Path) -> None:
-    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0)
+    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0, **LITTLE_WORK)
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         begin(programs)
 
@@ -69,7 +69,7 @@ def test_rounds_go_on_without_the_leader_stop_without_a_quorum_and_nothing_promi
 
 @pytest.mark.timeout(900)
 def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_again(tmp_path: Path) -> None:
-    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0)
+    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0, **LITTLE_WORK)
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         begin(programs)
 

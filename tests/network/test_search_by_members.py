@@ -13,31 +13,26 @@ from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
 from manta_swarm.protocol.signing import peer_name
-from tests.network.processes import DEADLINE_S, Programs, small_run, wait_for
+from tests import forked
+from tests.network.processes import DEADLINE_S, ROOT, Programs, small_run, wait_for
 
 pytestmark = pytest.mark.swarm
 
-MEMBER = Path(__file__).parent / "asked_member.py"
 MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
 OPTIONS = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
 
 
-def command(program: str, *arguments: str | Path) -> list[str]:
-    """Return how a program is started by its entry point."""
-    code = f"import sys, manta_swarm.programs as programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
-    return [sys.executable, "-P", "-c", code, *map(str, arguments)]
-
-
-def typed(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Return how a program ended."""
-    return subprocess.run(command(program, *arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+def searched(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Return how ``manta-search ARGUMENTS`` ended."""
+    return forked.run("tests.network.searching", *arguments)
 
 
 def ended_in_the_middle(folder: Path, *arguments: str | Path) -> int:
     """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in ``folder``."""
     folder.mkdir()
     out = folder.parent / "ended"
-    searching = subprocess.Popen(command("search", "find", *arguments, "--out", out), env={**os.environ, "TMPDIR": str(folder)})
+    command = [sys.executable, "-m", "tests.network.searching", "find", *map(str, arguments), "--out", str(out)]
+    searching = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ROOT, "TMPDIR": str(folder)})
     try:
         wait_for(lambda: searching.poll() is not None or any(out.glob("*.safetensors")), "it has the state")
         assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
@@ -71,10 +66,11 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
         for name, kind in MEMBERS.items():
             where = ("--initial-peers", address, "--listen", programs.listen(name), "--dir", str(tmp_path / name), "--gpus", "none")
             own = ("--cohort", name, "--evaluation", "100%")
-            programs.start_command(name, str(MEMBER), kind, "join", *where, *own, environment={"PYTHONPATH": str(MEMBER.parents[2])})
+            member = ("-P", "-m", "tests.network.asked_member", kind, "join")
+            programs.start_command(name, *member, *where, *own, environment={"PYTHONPATH": ROOT})
         programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in MEMBERS), "all know all")
         programs.wait_for_round(1)
-        ended = typed("search", "find", "--peers", address, *OPTIONS, "--out", by_members)
+        ended = searched("find", "--peers", address, *OPTIONS, "--out", by_members)
         assert ended.returncode == 0, ended.stderr
         liar = programs.status("liar")
         assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout

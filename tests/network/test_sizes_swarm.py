@@ -1,7 +1,5 @@
 """A model-parallel run in which one computer is small: its claims are of networks up to its size alone, and the log is computed again."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.ledger import Ledger
+from tests import forked
 from tests.network.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -34,13 +33,8 @@ def test_a_small_computer_trains_small_networks_and_the_log_is_computed_again_to
             lambda: all(programs.status(name).get("rounds_counted", 0) >= ROUNDS for name in ("small", "large")), "some rounds"
         )
         keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in ("small", "large")}
-        said = subprocess.run(
-            [sys.executable, "-P", "-m", "manta_swarm.peer.cli", "status", "--dir", str(tmp_path / "small")],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert "\nsize 1 of 4: --size 1\n" in said
+        said = forked.run("manta_swarm.peer.cli", "status", "--dir", tmp_path / "small")
+        assert "\nsize 1 of 4: --size 1\n" in said.stdout, said.stderr
         for name in ("small", "large", "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)

@@ -1,8 +1,6 @@
 """What a volunteer types beside a real peer in a real run: doctor, about, limits, status, leave; and the run's newest state."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,8 @@ from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.specialise import newest_state
 from manta_swarm.peer.config import load_config
-from tests.network.processes import DEADLINE_S, Programs, small_run
+from tests import forked
+from tests.network.processes import LITTLE_WORK, Programs, small_run
 
 pytestmark = [
     pytest.mark.swarm,
@@ -21,15 +20,13 @@ pytestmark = [
 
 def command(*arguments: str | Path, exit_code: int = 0) -> str:
     """Return what ``manta-peer ARGUMENTS`` prints."""
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "manta_swarm.peer.cli", *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE_S
-    )
+    ended = forked.run("manta_swarm.peer.cli", *arguments)
     assert (ended.returncode, ended.stderr) == (exit_code, "")
     return ended.stdout
 
 
 def test_a_peer_is_limited_looked_at_and_left_from_another_terminal(tmp_path: Path) -> None:
-    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=1.0, min_open_s=1.0)) as programs:
+    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=1.0, min_open_s=1.0, max_open_s=4.0, **LITTLE_WORK)) as programs:
         address = programs.start_aggregator()["addresses"][0]
         programs.start_peer("peer", "cohort-0", "--duty", "50%")
         programs.wait_for_round(1)

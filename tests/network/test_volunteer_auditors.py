@@ -12,7 +12,7 @@ from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory
 from tests.network.processes import Programs, small_run
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.faults]
 
 VOLUNTEERS, AUDITS = ("accuser", "yes"), ("--audit", "100%")
 SIDECAR = "aggregator/auditor"

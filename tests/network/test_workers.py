@@ -2,15 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
-from tests.network.processes import DEADLINE_S, Programs, are_gone, processes_of, small_run
+from tests import forked
+from tests.network.processes import Programs, are_gone, processes_of, small_run
 
 pytestmark = pytest.mark.swarm
 
@@ -23,9 +22,7 @@ def workers_of(programs: Programs, name: str) -> dict[int, psutil.Process]:
 
 def command(*arguments: str | Path) -> str:
     """Return what ``manta-peer ARGUMENTS`` prints."""
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "manta_swarm.peer.cli", *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE_S
-    )
+    ended = forked.run("manta_swarm.peer.cli", *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 

@@ -20,7 +20,7 @@ from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
 from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
-from tests.network.processes import DEADLINE_S, Programs, small_run
+from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
 __all__ = ["browser", "screens"]
 
@@ -115,7 +115,7 @@ def _free_port() -> int:
 @pytest.fixture(scope="module")
 def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A swarm whose second round is committed."""
-    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.5, max_open_s=4.0)
+    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.5, max_open_s=4.0, **LITTLE_WORK)
     config = config.model_copy(update={"monitor": MonitorSection(purpose=PURPOSE, evaluate_share=0.3)})
     with Programs(tmp_path_factory.mktemp("swarm"), config) as programs:
         site = Site(programs, _free_port(), browser)
