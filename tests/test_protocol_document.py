@@ -62,6 +62,16 @@ def test_each_method_stands_in_the_code_and_each_of_the_costs_is_of_a_method() -
     assert {name for name in COSTS if not name.startswith("DHT")} <= methods
 
 
+def test_what_fields_and_methods_have_is_in_the_tables_by_that_name() -> None:
+    tables = json.loads(FILE.read_text(encoding="utf-8"))
+    told = {each["record"] for each in (*tables["records"], *tables["parts"])}
+    types = {field["type"] for each in (*tables["records"], *tables["parts"]) for field in each["fields"]}
+    messages = [each[way] for each in (*tables["methods"], *tables["requests_to_gateways"]) for way in ("request", "answer")]
+    named = {name for text in types for name in re.findall(r"[A-Z]\w+", text)} - {"Signed", "Place", "PublicKey"}
+    named |= {name for text in messages for name in re.findall(r"(?:packed|Signed|list of) ([A-Z]\w+)", text)} - {"Signed", "Entries"}
+    assert named <= told, named - told
+
+
 def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_named() -> None:
     """Such as: section 5, Witnesses. Sections of RFCs have dots."""
     both = f"{DOCUMENT}\n{TRAINING}"

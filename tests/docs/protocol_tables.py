@@ -87,6 +87,12 @@ RECORDS = {
     "manta_swarm.protocol.verdicts": "AuditRules Verdict Settlement",
 }
 
+PARTS = {  # what fields of records, and methods, have that is no record by itself
+    "manta_swarm.protocol.ballots": "Ballot Vote Kept",
+    "manta_swarm.protocol.cosignatures": "Cosignature",
+    "manta_swarm.protocol.reputation": "Fault",
+}
+
 COLUMNS = ("method", "served_by", "may_call", "request", "answer", "max_request", "max_answer", "timeout_s")
 METHODS = (
     (
@@ -134,7 +140,7 @@ METHODS = (
         "aggregator",
         "a key of its header's claims",
         "contribution (32) || place (2) || group",
-        "empty, or packed SignedInclusionPromise",
+        "empty, or packed Signed InclusionPromise",
         "34 + group",
         "2304",
         "120",
@@ -222,17 +228,17 @@ METHODS = (
     ),
     (
         "admission",
-        "aggregator, of a run of invited peers",
+        "aggregator, where admission is by invitation",
         "anybody",
-        "packed SignedAdmission, or empty",
-        "packed SignedAdmissionProof",
+        "packed Signed Admission, or empty",
+        "packed Signed AdmissionProof",
         "1152",
         "512",
         "20",
     ),
     (
         "revoked",
-        "aggregator, of a run that is not open",
+        "aggregator, where admission is not open",
         "anybody",
         "packed AskRevoked",
         "packed Revoked",
@@ -242,9 +248,9 @@ METHODS = (
     ),
     (
         "admission-proof",
-        "aggregator, peers, of a run that is not open",
+        "aggregator, peers, where admission is not open",
         "anybody",
-        "packed SignedAdmissionProof: its own",
+        "packed Signed AdmissionProof: its own",
         "empty",
         "272",
         "0",
@@ -265,7 +271,7 @@ METHODS = (
         "aggregator, peers",
         "anybody",
         "packed AskRound",
-        "the weights as they travel",
+        "packed [list of Weighed]",
         "128",
         "131,072",
         "20",
@@ -544,7 +550,7 @@ METHODS = (
         "measure",
         "aggregator, where data are private",
         "the measure's key",
-        "packed SignedMeasure",
+        "packed Signed Measure",
         "empty",
         "384",
         "-",
@@ -565,7 +571,7 @@ METHODS = (
         "peers that hand out a table",
         "anybody",
         "ignored",
-        "packed SignedOffer",
+        "packed Signed TableOffer",
         "-",
         "384",
         "10",
@@ -724,9 +730,14 @@ BOUNDS = {  # of request and answer, as the code has them
 }
 
 
+def classes(of: dict[str, str]) -> list[type]:
+    """Return the classes that modules have by these names."""
+    return [getattr(importlib.import_module(module), name) for module, names in of.items() for name in names.split()]
+
+
 def records() -> list[type]:
     """Return the records' classes."""
-    return [getattr(importlib.import_module(module), name) for module, names in RECORDS.items() for name in names.split()]
+    return classes(RECORDS)
 
 
 class _Said(ast.NodeTransformer):
@@ -746,6 +757,8 @@ class _Said(ast.NodeTransformer):
         value: Any = self._known.get(node.id)
         if isinstance(value, frozenset | set):
             value = tuple(sorted(value))
+        if isinstance(value, re.Pattern):
+            value = value.pattern
         is_constant = node.id.strip("_").isupper() and isinstance(value, int | str | tuple)
         return ast.Constant(value) if is_constant else node
 
@@ -806,6 +819,28 @@ def told(record: type) -> dict[str, Any]:
     return {**content, "values": values(json.dumps(content["fields"]) + json.dumps(rules), known)}
 
 
+def functions() -> dict[str, str]:
+    """Return what the functions say by which records are held to something, by their names."""
+    found: dict[str, str] = {}
+    waiting = [(rule, record.__module__) for record in (*records(), *classes(PARTS)) for rule in told(record)["holds"]]
+    while waiting:
+        rule, module = waiting.pop()
+        known = vars(importlib.import_module(module))
+        for name in sorted(set(re.findall(r"\w+(?=\()", rule)) & known.keys()):
+            function = known[name]
+            if not inspect.isfunction(function) or name in IN_THE_TEXT:
+                continue
+            (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+            assert isinstance(parsed, ast.FunctionDef)
+            parsed.body = [line for line in parsed.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]
+            said = ast.unparse(ast.fix_missing_locations(_Said(vars(importlib.import_module(function.__module__))).visit(parsed)))
+            assert found.get(name, said) == said, f"two functions have the name {name}"
+            if name not in found:
+                found[name] = said
+                waiting.append((said.partition("\n")[2], function.__module__))
+    return dict(sorted(found.items()))
+
+
 def methods() -> list[dict[str, Any]]:
     """Return the methods: who serves each, who may call it, and what goes and comes."""
     found: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=True)) for row in METHODS]
@@ -850,6 +885,8 @@ def values(text: str, module: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+IN_THE_TEXT = ("check_public_key", "check_form", "check_class_name", "codec_named", "sum_bits")  # functions that are rules there
+
 DHT_RECORDS = (  # name, value, by whom, lifetime; p and b: section 8
     ("manta-<run, hex>-members", "packed Announcement", "peers, every p seconds", "6 p"),
     ("manta-<run, hex>-<b>-<prefix, hex>", "packed Announcement", "peers, every p seconds", "6 p"),
@@ -883,7 +920,7 @@ OTHER_SIGNATURES = (  # of what is no record above
 SIGNERS = {"": "an operator", "signer": "the key of its invitation"}  # where no field of the record names the key
 
 REFUSALS = (  # text, whether that is all of it (else how it begins), who says it, and what it means
-    (NOT_ADMITTED, False, "any node, where the run is not open", "the caller's key is not in: an admission proof may change that"),
+    (NOT_ADMITTED, False, "any node, where admission is not open", "the caller's key is not in: an admission proof may change that"),
     (str(operator_line.AskAnother("")), False, "operators, where there are several", "another operator may do what is asked"),
     (blobs.BUSY, True, "blob", "another node is to be asked"),
     (blobs.NOT_HERE, True, "blob", "nothing of this blob is here; so means any other refusal of a blob"),
@@ -1005,6 +1042,8 @@ def tables() -> dict[str, Any]:
         "link_frames": LINK_FRAMES,
         "methods": methods(),
         "records": [told(record) for record in records()],
+        "parts": [told(part) for part in classes(PARTS)],
+        "functions": functions(),
     }
 
 
