@@ -42,7 +42,7 @@ from manta_swarm.protocol import records as entry_records
 from manta_swarm.protocol.cosignatures import MAX_COSIGNATURES
 from manta_swarm.protocol.encoding import MAX_DEPTH, MAX_ITEMS
 from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
-from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, MAX_OPERATORS
+from manta_swarm.protocol.manifest import MAX_MANIFEST_BYTES, MAX_OPERATORS, MAX_SIGNED_MANIFEST_BYTES
 from manta_swarm.protocol.merkle import MAX_SIZE
 from manta_swarm.protocol.notes import MAX_NOTE_BYTES, MAX_SIGNATURES
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, MAX_HEADER_BYTES
@@ -102,7 +102,7 @@ METHODS = (
         "ignored",
         "packed SignedManifest",
         "-",
-        "262,400",
+        "262,272",
         "20",
     ),
     (
@@ -703,11 +703,13 @@ RULES = {  # what a method's records do not say, beside section 9
     "where": "what the key says of itself, if it is connected, else where it was reached last",
     "latency": "believed if it holds, for that run and key; the table is a blob of the same peer",
     "measure": "taken if it holds, of a committed state, and a table has a claim of the key; nothing follows from it",
+    "near.chunk": "1 to 4 parts of a vector, one after the other",
     "announcement": "taken as if the callee had found it in the DHT",
     "admission": "answered if the key is in, or once its admission is on the disk; who is in may bring another key's",
 }
 
 BOUNDS = {  # of request and answer, as the code has them
+    "manifest": ("-", MAX_SIGNED_MANIFEST_BYTES),
     "header": (MAX_HEADER_BYTES, log_client.MAX_ANSWER_BYTES),
     "commit-after": (128, log_client.MAX_FEED_BYTES),
     "tree-head": (log_client.MAX_RECEIPT_BYTES + 16, log_proofs.MAX_SHOWN_HEAD_BYTES),
@@ -889,7 +891,7 @@ IN_THE_TEXT = ("check_public_key", "check_form", "check_class_name", "codec_name
 
 DHT_RECORDS = (  # name, value, by whom, lifetime; p and b: section 8
     ("manta-<run, hex>-members", "packed Announcement", "peers, every p seconds", "6 p"),
-    ("manta-<run, hex>-<b>-<prefix, hex>", "packed Announcement", "peers, every p seconds", "6 p"),
+    ("manta-<run, hex>-members-<b>-<prefix, hex without zeros in front>", "packed Announcement", "peers, every p seconds", "6 p"),
     ("manta-<run, hex>-cohort-<SHA-256(secret || the cohort's name), hex>", "packed Announcement", "peers, every p seconds", "6 p"),
     ("manta-<run, hex>-lan-<the same digest>", "local addresses", "peers with a token that listen on a network", "6 p"),
     (
@@ -906,7 +908,7 @@ LINK_FRAMES = {  # between cohort peers that are linked
         "0": "a call: the length of the method's name (1), the name, the request",
         "1": "the answer to the call of that number, as in section 9",
         "2": "the call of that number is given up",
-        "3": f"a chunk: up to {link.CHUNK_VALUES:,} values of a vector under a tag, from the value first on",
+        "3": f"a chunk: a part of a vector under a tag, {link.CHUNK_VALUES:,} values, the last part what is left; first is its first value",
     },
     "bytes at most": vars(link)["_MAX_FRAME_BYTES"],
     "calls at a time": vars(link)["_MAX_ANSWERING"],

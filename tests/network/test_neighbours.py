@@ -1,6 +1,8 @@
 """Who is found in the DHT, who is not believed, and who is forgotten; in buckets while a run grows and shrinks; and who is near."""
 
+import json
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.records import Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
 from tests.clocks import ManualClock
+from tests.documents import ROOT
 from tests.network.members import PEERS, run
 
 RUN = sha256(b"run")
@@ -51,6 +54,19 @@ def test_those_who_announce_themselves_find_each_other_and_nobody_finds_himself(
             assert set(one.members()) == {peer.public_key for other, peer in enumerate(PEERS[:3]) if other != place}
 
     run(meet())
+
+
+def test_announcements_stand_under_the_names_of_the_document() -> None:
+    here = endpoints(1)[0]
+    known = Neighbours(here, RUN, secret=b"s" * 32)
+    known._judge(5_000)
+    run(known.announce(cohort="here", round_=1))
+    records = json.loads((ROOT / "docs" / "protocol.json").read_text(encoding="utf-8"))["dht_records"]
+    told = [record["name"].replace("<run, hex>", RUN.hex()) for record in records if record["value"] == "packed Announcement"]
+    patterns = [re.compile(re.sub("<[^>]*>", "[0-9a-f]+", name)) for name in told]
+    found = {name: [pattern.pattern for pattern in patterns if pattern.fullmatch(name)] for name in here._network.records}
+    assert len(found) > 2
+    assert all(found.values()), found
 
 
 def test_an_announcement_in_another_s_name_for_another_run_or_malformed_is_counted_and_hides_nobody() -> None:
