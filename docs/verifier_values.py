@@ -132,7 +132,7 @@ def text_of(a: dict[str, int]) -> str:
 
 
 def architecture_cost(text: str, prices: dict[str, int]) -> int:
-    """§7.1: the sum of the genes' prices."""
+    """§7: the sum of the genes' prices."""
     first, *others = text.split(" ")
     total, widths, used = 0, [], set()
 
@@ -226,7 +226,12 @@ def space_named(name: str) -> Space:
         space = Space((320,), tuple(Unit(w, middle, (3, 5, 7), high) for w in (32, 64, 128, 192, 256, 352)), 32, disparities=40)
     else:
         raise ValueError(f"this verifier knows no supernet {name}")
-    return replace(space, channels=int(channels), classes=int(classes)) if channels else space
+    if not fitted:
+        return space
+    channels, classes = int(channels), int(classes)
+    if not 2 <= classes <= 100_000 or (channels, classes) == (space.channels, space.classes):
+        raise ValueError(f"this verifier knows no supernet {name}")
+    return replace(space, channels=channels, classes=classes)
 
 
 def size_of(cohort: str) -> int:

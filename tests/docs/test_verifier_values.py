@@ -17,7 +17,7 @@ from manta_swarm.automl.training.optimizers import decaying
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, next_state, sort_channels
 from manta_swarm.codec.coding import encode, parse
-from manta_swarm.protocol.errors import EncodingError
+from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.protocol.manifest import Manifest, Optimizer, Recipe
 from manta_swarm.protocol.signing import Identity
 from tests.docs.verifiers import values
@@ -54,6 +54,15 @@ def test_each_architecture_uses_the_same_weights(name: str) -> None:
         slots = slots_of(architecture)
         assert values.text_of(slots) == architecture.text
         assert (values.coverage(values.space_named(name), slots) == coverage(space, architecture)).all()
+
+
+@pytest.mark.parametrize("fitted", ["1x10", "1x1", "3x1", "3x100001", "3x0100", "2x10", "4x10", "3x", "1x010"])
+def test_a_name_that_is_no_supernet_s_is_none_here(fitted: str) -> None:
+    name = f"classifier-tiny-{fitted}"
+    with pytest.raises(UserError):
+        space_named(name)
+    with pytest.raises(ValueError, match="knows no supernet"):
+        values.space_named(name)
 
 
 @every_supernet
