@@ -113,6 +113,7 @@ def means() -> list[dict[str, Any]]:
         ("some are not proven", "int8", unproven, []),
         ("one is clipped", "int16", one, usual),
         ("one has fewer samples than usual", "int16", one, [Threshold(0, 10_000, 1000), Threshold(1, 200_000, 1000)]),
+        ("a usual norm of 0 clips nobody", "int16", one, [Threshold(0, 0, 64), Threshold(1, 2_000_000, 16)]),
         ("sparse", "topk-2048-4", one, usual),
         ("zeros alone", "int16", [row | {"vector": [0.0] * 6} for row in one], usual),
         ("large numbers", "int16", [row | {"vector": [2.0**20 * each for each in row["vector"]]} for row in one], []),
