@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from tests import namespaces, programs_needed
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+FORKS = Path(__file__).with_name("program_forks.py")
 DEADLINE_S = 300.0
 
 
@@ -24,33 +24,39 @@ def programs() -> list[Path]:
     return [path for path in sorted(BENCHMARKS.glob("*.py")) if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
 
 
-def fault_of(program: Path, folder: Path) -> str:
-    """Return what is wrong with how a program answers ``--help`` in an empty folder; nothing: ''."""
-    folder.mkdir()
+def answers(programs: list[Path], folders: list[Path]) -> list[tuple[int, str, str]]:
+    """Return the exit code of each program with ``--help``, what it prints and its errors; each works in an empty folder."""
+    for folder in folders:
+        folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     ended = subprocess.run(
-        [sys.executable, str(program), "--help"],
-        cwd=folder,
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
+        [sys.executable, str(FORKS)],
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        input=json.dumps([(str(program), str(folder)) for program, folder in zip(programs, folders, strict=True)]),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
     )
-    if ended.returncode:
-        return f"exit code {ended.returncode}: {ended.stderr[-500:]}"
-    if not ended.stdout.startswith("usage: "):
-        return f"it does something else than to say how it is used: {ended.stdout[:200]!r}"
+    assert ended.returncode == 0, ended.stderr
+    return [(code, out, err) for code, out, err in json.loads(ended.stdout)]
+
+
+def fault_in(answer: tuple[int, str, str], folder: Path) -> str:
+    """Return what is wrong with how a program answered ``--help`` in a folder that was empty; nothing: ''."""
+    code, printed, errors = answer
+    if code:
+        return f"exit code {code}: {errors[-500:]}"
+    if not printed.startswith("usage: "):
+        return f"it does something else than to say how it is used: {printed[:200]!r}"
     return f"it leaves {sorted(path.name for path in folder.iterdir())} behind" if any(folder.iterdir()) else ""
 
 
 def test_every_benchmark_and_each_of_its_helper_programs_says_how_it_is_used_and_measures_nothing(tmp_path: Path) -> None:
-    """Two at a time: most of them import torch."""
     found = programs()
     assert BENCHMARKS / "wan_hivemind.py" in found
-    with ThreadPoolExecutor(2) as threads:
-        faults = list(threads.map(lambda program: fault_of(program, tmp_path / program.stem), found))
+    folders = [tmp_path / program.stem for program in found]
+    faults = [fault_in(*each) for each in zip(answers(found, folders), folders, strict=True)]
     assert not {program.name: fault for program, fault in zip(found, faults, strict=True) if fault}
 
 
