@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from manta_swarm.runtime import control
 from manta_swarm.runtime.control import ControlSocket, LocalServer
 from tests.memory_log import DEADLINE_S
 
@@ -28,7 +29,8 @@ class Yes:
 
 @pytest.mark.parametrize("turns", range(TURNS))
 @pytest.mark.parametrize("what", ["a server", "a control socket"])
-def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what: str, turns: int) -> None:
+def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_LAST_ANSWERS_S", 0.1)  # these callers ask for nothing
     path, callers = str(tmp_path / "control"), [socket.socket(socket.AF_UNIX) for _ in range(3)]
 
     async def come_in() -> None:
