@@ -87,9 +87,15 @@ def archive(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(archive: Path, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the checkout's wheel. The archive is made before, so that it is not of a folder that was built in."""
-    return unpacked(built(checkout, tmp_path_factory.mktemp("wheel")), tmp_path_factory.mktemp("installed"))
+def wheel(archive: Path, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkout's wheel. The archive is made before, so that it is not of a folder that was built in."""
+    return built(checkout, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the checkout's wheel."""
+    return unpacked(wheel, tmp_path_factory.mktemp("installed"))
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(installed: Path) -> None:
@@ -171,7 +177,7 @@ def test_an_editable_install_imports_the_checkout_by_the_one_name(checkout: Path
         assert succeed(environment / "bin" / name, "--version", cwd=tmp_path).startswith(f"{name}, version ")
 
 
-def test_another_distribution_may_have_packages_of_the_names_of_ours(checkout: Path, installed: Path, tmp_path: Path) -> None:
+def test_another_distribution_may_have_packages_of_the_names_of_ours(wheel: Path, installed: Path, tmp_path: Path) -> None:
     others, target = tmp_path / "others-1.0-py3-none-any.whl", tmp_path / "target"
     with zipfile.ZipFile(others, "w") as archive:
         for name in (*PACKAGES, "swarm"):
@@ -181,8 +187,7 @@ def test_another_distribution_may_have_packages_of_the_names_of_ours(checkout: P
         archive.writestr(
             "others-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), "others-1.0.dist-info/RECORD"])
         )
-    ours = built(checkout, tmp_path / "ours")
-    succeed(sys.executable, "-m", "pip", "install", *QUIET, "--target", target, others, ours)
+    succeed(sys.executable, "-m", "pip", "install", *QUIET, "--target", target, others, wheel)
     assert {path.name for path in installed.iterdir()} <= {path.name for path in target.iterdir()}
     program = "import sys; from manta_swarm.programs import search; sys.argv[0] = 'manta-search'; search()"
     assert "Usage: manta-search find" in succeed(sys.executable, "-P", "-c", program, "find", "--help", cwd=tmp_path, path=target)
