@@ -56,14 +56,14 @@ def assert_equal_bits(supernet: Supernet, architecture: Architecture) -> None:
 @pytest.mark.parametrize("which", ["supernet", "kernels"])
 def test_the_extracted_classifier_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
-    for architecture in some(supernet.space, 50):
+    for architecture in some(supernet.space, 10):
         assert_equal_bits(supernet, architecture)
 
 
 @pytest.mark.parametrize("which", ["stereo", "stereo_kernels"])
 def test_the_extracted_stereo_network_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
     stereo: Stereo = request.getfixturevalue(which)
-    for architecture in some(stereo.space, 50):
+    for architecture in some(stereo.space, 10):
         assert_equal_bits(stereo, architecture)
 
 
@@ -75,7 +75,7 @@ def test_the_extracted_base_classifier_computes_the_same_bits_as_the_supernet(ba
 @pytest.mark.parametrize("which", ["narrow", "widened"])
 def test_the_extracted_classifier_of_any_widths_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
-    for architecture in some(supernet.space, 30):
+    for architecture in some(supernet.space, 10):
         assert_equal_bits(supernet, architecture)
 
 
