@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,15 @@ print(dense_digest(), sparse_digest())
 """
 
 
+@cache
 def vector(salt: int) -> np.ndarray:
     """Values made of integers: of all signs, magnitudes from 2^-149 to 2^20, chunks of different sizes, an eighth of them denormal."""
     words = np.frombuffer(hashlib.shake_256(bytes([salt])).digest(4 * COUNT), "<u4").astype(np.uint32)
     chunk = (np.arange(COUNT) // 4096).astype(np.uint32)
     exponents = np.where(chunk % 8 == 0, 0, (words >> 23) % 12 + chunk * 5 % 136).astype(np.uint32)
-    return ((words & np.uint32(0x807FFFFF)) | (exponents << np.uint32(23))).view(np.float32)
+    values = ((words & np.uint32(0x807FFFFF)) | (exponents << np.uint32(23))).view(np.float32)
+    values.flags.writeable = False
+    return values
 
 
 def dense_digest() -> str:
