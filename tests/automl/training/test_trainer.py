@@ -28,10 +28,14 @@ from tests.automl.training.recorders import Counted
 PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
 
 
+def few_of(digits: ImageDataset) -> ImageDataset:
+    """Return so few digits that a round takes no time."""
+    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+
+
 @pytest.fixture
 def few(digits: ImageDataset) -> ImageDataset:
-    """So few digits that a round takes no time."""
-    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+    return few_of(digits)
 
 
 def trainer(few: ImageDataset, plan: Plan = PLAN) -> Trainer:
@@ -131,10 +135,18 @@ def test_every_microbatch_of_a_training_is_another_one_and_each_architecture_has
         assert {microbatch.architecture for microbatch in of_round} == set(training.plan.architectures(round_ + 1, "local"))
 
 
+@pytest.fixture(scope="module")
+def whole(digits: ImageDataset) -> tuple[Trainer, list[Step]]:
+    """A training that nothing has broken off, and its steps."""
+    training = trainer(few_of(digits))
+    return training, [training.step() for _ in range(10)]
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4, 7, 9])
-def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(stop: int, tmp_path: Path, few: ImageDataset) -> None:
-    whole = trainer(few)
-    expected = [whole.step() for _ in range(10)]
+def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(
+    stop: int, tmp_path: Path, few: ImageDataset, whole: tuple[Trainer, list[Step]]
+) -> None:
+    training, expected = whole
     _, directory = kept(tmp_path / "out", few)
     steps: list[Step] = []
 
@@ -148,7 +160,7 @@ def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(st
     rest = list(directory.rounds(2))
     assert steps == expected[: stop + 1]
     assert rest == expected[first:]
-    assert state_digest(again.state) == state_digest(whole.state)
+    assert state_digest(again.state) == state_digest(training.state)
 
 
 def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path, few: ImageDataset) -> None:
