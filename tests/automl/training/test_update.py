@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -106,23 +107,34 @@ def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(opt
     assert torch.equal(mean, mean_before)
 
 
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
-def test_one_update_has_the_same_digest_on_every_instruction_set(capability: str) -> None:
+@cache
+def found_with(capability: str) -> list[tuple[str, list[str]]]:
+    """Return the digest of one update, and the steps around the largest number, as another process finds them with 1 and 2 threads.
+
+    It uses this instruction set alone; where the machine has none such, the test is skipped.
+    """
     program = """
 import torch
 from manta_swarm.automl.training.update import known_digest
+from tests.automl.training.test_update import steps_around_the_largest_number
 print(torch.backends.cpu.get_cpu_capability())
 for threads in (1, 2):
     torch.set_num_threads(threads)
-    print(known_digest())
+    print(known_digest(), *steps_around_the_largest_number())
 """
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-    output = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
-    ).stdout
-    used, *digests = output.split()
+    command = [sys.executable, "-c", program]
+    root = Path(__file__).parents[3]
+    output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
+    used, *lines = output.splitlines()
     if used.lower() != capability:
         pytest.skip(f"this machine has no {capability}")
+    return [(digest, steps) for digest, *steps in map(str.split, lines)]
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_one_update_has_the_same_digest_on_every_instruction_set(capability: str) -> None:
+    digests = [digest for digest, _ in found_with(capability)]
     self_test()
     assert digests == [known_digest()] * 2
 
@@ -232,24 +244,10 @@ def steps_around_the_largest_number() -> list[str]:
 
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_every_instruction_set_takes_the_same_steps_around_the_largest_number(capability: str) -> None:
-    program = """
-import torch
-from tests.automl.training.test_update import steps_around_the_largest_number
-print(torch.backends.cpu.get_cpu_capability())
-for threads in (1, 2):
-    torch.set_num_threads(threads)
-    print(*steps_around_the_largest_number())
-"""
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-    command = [sys.executable, "-c", program]
-    root = Path(__file__).parents[3]
-    output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
-    used, *found = output.splitlines()
-    if used.lower() != capability:
-        pytest.skip(f"this machine has no {capability}")
+    found = [steps for _, steps in found_with(capability)]
     here = steps_around_the_largest_number()
     assert here[::2] == ["True", "False"] * len(PLACES)
-    assert [line.split() for line in found] == [here] * 2
+    assert found == [here] * 2
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
