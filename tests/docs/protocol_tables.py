@@ -691,8 +691,8 @@ METHODS = (
 RULES = {  # what a method's records do not say, beside section 9
     "commit-at": "one of the newest 36 rounds",
     "listing": "one of the newest 8 rounds, else refused",
-    "weights": "one of the newest 8 rounds (of a peer 4), else refused; believed if there are as many as the round's entry has contributions, "
-    "the base of each is at most 4 commits old, and their root is the entry's",
+    "weights": "one of the newest 8 rounds (of a peer 4), else refused; believed if there are as many as the round's entry has "
+    "contributions, the base of each is at most 4 commits old, and their root is the entry's",
     "contributions": "one of the newest 8 rounds, else refused; from place on, as many as have 1,048,576 bytes together (8 more counted "
     "for each), and one at least, with the proof of the round's range under the asker's head of that size",
     "consistency": "refused by a log that has fewer than new entries",
