@@ -60,7 +60,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> tuple[Path, int]:
+def audited(tmp_path: Path, quick_pauses: None) -> tuple[Path, int]:
     """The same of an audited run."""
     return played(tmp_path, audits=(OF_AUDITS,))
 
@@ -103,6 +103,7 @@ def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int]
     assert {one["known_by"] for one in found["runs"][0]["rounds"]} == {"claims"}
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_of_what_is_pending_it_is_said_round_by_round_with_what_it_is_paid(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
