@@ -6,7 +6,7 @@ Imports hivemind by the only listen address, which silences what hivemind's own 
 import pytest
 
 import manta_swarm.network.node  # noqa: F401
-from manta_swarm.network import timeouts
+from manta_swarm.network import distances, timeouts
 from tests.command import environment, home
 
 __all__ = ["environment", "home"]
@@ -14,9 +14,11 @@ __all__ = ["environment", "home"]
 
 @pytest.fixture
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the pauses before something that failed is tried again."""
+    """Shorten the pauses before something that failed is tried again, and those before others are looked for and measured again."""
     monkeypatch.setattr(timeouts, "LOG_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(timeouts, "HAND_IN_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(timeouts, "PIECE_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(timeouts, "AWAY_S", 0.01)
     monkeypatch.setattr(timeouts, "BROUGHT_S", (0.5, 0.5))
+    monkeypatch.setattr(timeouts, "FIRST_LOOKS_S", 0.05)
+    monkeypatch.setattr(distances, "_PAUSE_S", 0.0)

@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from manta_swarm.aggregator.features.front_file import FILE
 from manta_swarm.aggregator.features.fronts import Fronts
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.protocol.encoding import pack, unpack
@@ -131,7 +134,9 @@ def test_it_is_due_every_so_many_rounds_and_a_damaged_file_is_no_hindrance(tmp_p
     play(tmp_path, story)
 
 
-def test_who_measured_a_front_is_counted_for_that_front(tmp_path: Path) -> None:
+def test_who_measured_a_front_is_counted_for_that_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "EVALUATION_AGAIN_S", 0.01)
+
     async def story(run: Run) -> None:
         for identity in MEMBERS:
             await run.join(identity, honest)

@@ -125,6 +125,7 @@ def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_
             return train(microbatch)  # type: ignore[arg-type]
 
         lost.worker.train = stuck  # type: ignore[assignment, method-assign]
+        scene.log.left_ms = 5_000
         scene.log.commit()
         await until(is_stuck.is_set)
         scene.network.endpoints.pop(PublicKey(lost.identity.public_key))
