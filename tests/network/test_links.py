@@ -280,7 +280,9 @@ def test_who_hangs_up_is_noticed_at_once_and_linked_again_with_the_next_greeting
     with_pair(way, story)
 
 
-def test_a_certificate_of_another_key_makes_no_link() -> None:
+def test_a_certificate_of_another_key_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LINK_S", 0.5)
+
     async def story(pair: Pair) -> None:
         other = _Certificate().der
         await pair.meet(lambda greeting: replace(greeting, certificate=other))
@@ -301,7 +303,9 @@ def test_who_shows_another_certificate_than_its_greeting_said_makes_no_link() ->
     with_pair(TLS, story, is_met=False)
 
 
-def test_a_greeting_with_nonsense_for_a_certificate_makes_no_link() -> None:
+def test_a_greeting_with_nonsense_for_a_certificate_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LINK_S", 0.5)
+
     async def story(pair: Pair) -> None:
         await pair.meet(lambda greeting: replace(greeting, certificate=b"nonsense"))
         assert pair.links[ANNA].way(BOB) == LIBP2P
@@ -334,6 +338,7 @@ def test_a_stranger_at_the_socket_is_sent_away(way: str, monkeypatch: pytest.Mon
 def test_another_user_s_process_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    monkeypatch.setattr(timeouts, "LINK_S", 0.5)
 
     async def story(pair: Pair) -> None:
         await pair.meet()
@@ -342,7 +347,9 @@ def test_another_user_s_process_is_sent_away(monkeypatch: pytest.MonkeyPatch) ->
     with_pair(UNIX, story, is_met=False)
 
 
-def test_only_addresses_that_may_be_dialled_are() -> None:
+def test_only_addresses_that_may_be_dialled_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "LINK_S", 0.5)
+
     async def story(pair: Pair) -> None:
         dialled = []
         dial_at = Links._dial_at
@@ -463,12 +470,13 @@ def test_nothing_but_tls_1_3_is_spoken() -> None:
     with_pair(TLS, story)
 
 
-DIES = """
+DIES = f"""
 import asyncio, sys
-from manta_swarm.network.links import Links
+from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryNetwork
-from tests.network.test_links import ANNA, BOB, RUN, Greeting
 from manta_swarm.protocol.encoding import pack, unpack
+
+ANNA, BOB, RUN = {ANNA!r}, {BOB!r}, {RUN!r}
 
 async def main():
     end = MemoryNetwork().endpoint(BOB)

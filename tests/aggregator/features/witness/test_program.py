@@ -16,6 +16,7 @@ from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
 from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import OtherHistory
@@ -72,7 +73,11 @@ class Scene:
 
 
 def play(tmp_path: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
-    asyncio.run(story(Scene(tmp_path)))
+    """Run ``story``; a log whose place another took does not hold its callers for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeouts, "TIMEOUT_S", 0.2)
+        patch.setattr(timeouts, "LOG_AGAIN_S", (0.05, 0.1))
+        asyncio.run(story(Scene(tmp_path)))
 
 
 async def end(task: "asyncio.Task[None]") -> None:
