@@ -407,6 +407,7 @@ def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refus
 def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = _certificate(tmp_path)
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
     async def story(_: Gateway, address: str) -> None:
