@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -55,9 +55,11 @@ class Scene:
         return recover(self.directory, copy or FolderCopy(self.public), training_spec_of=training_spec_of)
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    directory, copy, public = tmp_path / "run", tmp_path / "copy", tmp_path / "public"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """A scene that tests copy."""
+    folder = tmp_path_factory.mktemp("made")
+    directory, copy, public = folder / "run", folder / "copy", folder / "public"
     with create(directory, SIGNED) as log:
         grow(log, OLD)
     shutil.copytree(directory, copy)
@@ -73,6 +75,12 @@ def scene(tmp_path: Path) -> Scene:
         evidence, note = Histories.shown_after(SIGNED, log.receipt(index), old_note, ()), log.tree_head
     shutil.rmtree(directory)
     return Scene(copy, public, evidence, note)
+
+
+@pytest.fixture
+def scene(made: Scene, tmp_path: Path) -> Scene:
+    folders = {each.name: Path(shutil.copytree(each, tmp_path / each.name)) for each in (made.directory, made.public)}
+    return replace(made, directory=folders["copy"], public=folders["public"])
 
 
 @contextmanager
