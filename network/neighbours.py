@@ -321,7 +321,7 @@ class Neighbours:
             far = sorted((key for key in self.far(MAX_NEIGHBOURS) if key not in close), key=lambda key: self._known[key].is_met)
             for key in far[: MAX_NEIGHBOURS // _CHANGED]:
                 del self._known[key]
-        if sum(map(self._is_cohort_peer, self._known)) + len(close) >= MAX_NEAR:  # there may be more of them, with whom there is room
+        if self._num_cohort_peers + len(close) >= MAX_NEAR:  # there may be more of them, with whom there is room
             for key in self._rng.sample(close, min(len(close), MAX_NEAR // _CHANGED)):
                 del self._known[key]
 
@@ -370,13 +370,13 @@ class Neighbours:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
         if len(self._known) >= MAX_NEIGHBOURS and not of_cohort:
             return False
-        cohort_peers = sum(map(self._is_cohort_peer, self._known))
         if of_cohort:
-            return cohort_peers < min(MAX_NEAR, MAX_NEIGHBOURS)
+            return self._num_cohort_peers < min(MAX_NEAR, MAX_NEIGHBOURS)
         own = _first_bits(self._endpoint.key, self._bits)
         if self._bits == 0 or _first_bits(key, self._bits) != own:
             return True
-        beside = sum(not self._is_cohort_peer(each) and _first_bits(each, self._bits) == own for each in self._known)
+        cohort_peers = self._num_cohort_peers
+        beside = sum(not known.is_cohort_peer and _first_bits(each, self._bits) == own for each, known in self._known.items())
         return beside < (MAX_NEIGHBOURS - cohort_peers) // 2
 
     # Where affinity makes the cohorts: who may come to be a cohort peer.
@@ -402,6 +402,10 @@ class Neighbours:
 
     def _is_cohort_peer(self, key: PublicKey) -> bool:
         return self._known[key].is_cohort_peer
+
+    @property
+    def _num_cohort_peers(self) -> int:
+        return sum(known.is_cohort_peer for known in self._known.values())
 
 
 def _period_s(known: int) -> float:
