@@ -280,10 +280,11 @@ def report(ledger: Ledger, tree: CheckedTree, held: Counter[str], receipts: int,
     """Return of each kind what was checked."""
     kinds, rounds, over = ledger.kinds, ledger.round, ", settled" if ledger.is_settled else ""
     counted = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
+    counted = f" ({counted})" if counted else ""
     return {
         "run": ledger.run.hex(),
         "manifest": f"signed by {ledger.m.operators[0].hex()[:16]}, and its fields fit each other",
-        "entries": f"{ledger.size} keep the rules, up to round {rounds} of {ledger.m.num_rounds}{over} ({counted})",
+        "entries": f"{ledger.size} keep the rules, up to round {rounds} of {ledger.m.num_rounds}{over}{counted}",
         "signatures": f"{1 + ledger.signatures} hold, and those of the heads",
         "tree heads": f"{tree.heads} are signed and fit the entries; the newest is of {tree.size}, root {tree.root.hex()}",
         "inclusion": f"{tree.size} proofs lead to that root, of each entry one",
