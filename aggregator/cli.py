@@ -89,7 +89,7 @@ def start(
 
 
 class _JsonConsole:
-    """A ``Console`` that says each line as an object."""
+    """A ``runtime.console.Console`` that says each line as an object."""
 
     def __init__(self, console: PrintingConsole) -> None:
         self._console = console

@@ -1,7 +1,7 @@
-"""What a feature of an operator's program may do: a plain run is served without any of them. Each is listed once, in ``plugged_in``.
+"""What a feature of an operator's program may do: a plain run is served without any of them.
 
 A feature is an object with the session's events. It does nothing at an event that it does not override. The session knows features by this
-class alone; a feature is made of the run's context.
+class alone; a feature is made of the run's context. ``aggregator.features.plugged_in`` lists each feature once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,5 +38,5 @@ class Feature:
         """The log has a new round, or is settled; ``is_leader``: this operator writes."""
 
     def status(self) -> Mapping[str, object]:
-        """Return fields of ``AggregatorStatus`` that only this feature knows."""
+        """Return fields of ``aggregator.status.AggregatorStatus`` that only this feature knows."""
         return {}

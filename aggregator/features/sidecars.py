@@ -4,7 +4,7 @@ A sidecar is ``manta-peer join``, known by its command line and its status.json 
 it does to the log any peer may do; the log does not depend on it.
 
 The manifest names the key of the operator's auditor, which runs with ``--audit-only``. Its verdicts count as every named auditor's. It
-talks to the operator beside it first, and trains nothing. Whoever is admitted to a run, its named auditors are.
+talks to the operator beside it first, and trains nothing. Each run admits its named auditors.
 """
 
 import asyncio
@@ -210,12 +210,12 @@ class Gateway(Sidecar):
         if status.leases_at:
             self._shown = self._listen_address.url
             self._context.console.say("light contributors join with:")
-            for listen_address in self._doors(addresses):
+            for listen_address in self._listen_addresses(addresses):
                 address, run = f"{listen_address.url}#{status.peer}", self._context.ledger.run.hex()
                 self._context.console.say(f"  manta-peer join --light --gateway {address} --run {run}")
         return bool(status.leases_at)
 
-    def _doors(self, addresses: Sequence[str]) -> Iterator[ListenAddress]:
+    def _listen_addresses(self, addresses: Sequence[str]) -> Iterator[ListenAddress]:
         """Yield where the gateway is to be found: if it listens on every address, at each of the node's, this computer's own last."""
         hosts = {address.split("/")[2] for address in addresses if address.startswith("/ip4/")}
         if self._listen_address.host != _EVERY_ADDRESS or not hosts:

@@ -201,7 +201,7 @@ def filled_blob_store(log: Log, follower: Follower) -> BlobStore:
 
 
 def put_state(blob_store: BlobStore, log: Log, follower: Follower) -> None:
-    """Put the current state on the blob store, and the one that the rounds to come learn from too.
+    """Put the current state into the blob store, and the one that the rounds to come learn from too.
 
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.

@@ -151,7 +151,7 @@ class _Logged:
 async def held_to_admission(node: OwnNode, log: Ledgers) -> OwnNode:
     """Return an operator's node as it answers those whom the run admits; where that is everybody the node as it is.
 
-    Only guests, who train nothing, show it their pass.
+    Only guests, who train nothing, show it their admission proof.
     """
     manifest, run = log.ledger.manifest, log.ledger.run
     if manifest.admission.is_open:

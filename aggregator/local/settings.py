@@ -69,7 +69,7 @@ class Settings:
     monitor: tuple[str, ...] = ()  # what the aggregator is told of it
 
     def cohort(self, index: int) -> str | None:
-        """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone. None: affinity decides."""
+        """Return the cohort of a peer: cohorts are about equally large, and of peers with adjacent numbers. None: affinity decides."""
         if self.by_affinity:
             return None
         return f"cohort-{index * self.cohorts // self.peers}"

@@ -1,4 +1,4 @@
-"""The Merkle log of a run: one leader, one SQLite file, and a tree head that never takes back what it said.
+"""The Merkle log of a run: one writer, one SQLite file, and a tree head that never takes back what it said.
 
 The order of writes for each batch of entries:
 

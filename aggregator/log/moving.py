@@ -1,6 +1,6 @@
 """Copies of a run's folder, taken while the run goes on, folders made of them, handed over, and completed again from what others have.
 
-What a copy has, and in which order it is copied, says ``aggregator.log.contents``. It is checked as a whole before it gets its name, and
+``aggregator.log.contents`` says what a copy has, and in which order it is copied. It is checked as a whole before it gets its name, and
 marked from its first moment (``aggregator.log.guard``): whoever starts it signs nothing before a peer says that nothing newer was signed.
 
 What is got back of a log's entries was signed, by this log's key, and each is checked as if it came from a stranger; all of it is written

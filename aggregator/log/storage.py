@@ -29,7 +29,7 @@ NEXT_HEAD = "tree-head-next.txt"
 LOCK = "log.lock"
 
 FORMAT = 2  # the database's user_version
-BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only leader
+BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer
 _MAX_ROW_BYTES = 1 << 20  # no row is nearly as long: a damaged or hostile file must not make us reserve gigabytes
 
 _SCHEMA = (
@@ -139,7 +139,7 @@ def create_database(directory: Path, run: bytes, operator: bytes) -> None:
 
 
 def open_database(directory: Path) -> sqlite3.Connection:
-    """Return the leader's connection to the database in ``directory``; hold its ``DirectoryLock``.
+    """Return the writer's connection to the database in ``directory``; hold its ``runtime.disk.DirectoryLock``.
 
     Transactions are the caller's; so are checkpoints, whose errors SQLite would not report if it made them by itself.
 

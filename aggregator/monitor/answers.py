@@ -51,7 +51,7 @@ _SORTS: dict[str, Any] = {
 
 
 class Answers:
-    """Makes the answer of each route."""
+    """Makes the answer of each route; a method raises ``NotAnswered`` where a request has none."""
 
     def __init__(self, sight: Sight, present: Present, settings: MonitorSection) -> None:
         """Answer of what ``sight`` sees."""

@@ -1,7 +1,8 @@
-"""Evaluates a few subnets of the newest snapshot, again and again: ``python -m aggregator.monitor.evaluator DIR SHARE [DATA_ROOT]``.
+"""Evaluates a few subnets of the newest snapshot, again and again.
 
-A process of its own at the lowest priority, with one thread, that works at most SHARE of the time. It reads snapshots, which are whole
-or not there, and writes what it finds beside them; nobody waits for it.
+Run as ``python -m manta_swarm.aggregator.monitor.evaluator DIR SHARE [DATA_ROOT]``: a process of its own at the lowest priority, with one
+thread, that works at most SHARE of the time. It reads snapshots, which are whole or not there, and writes what it finds beside them; nobody
+waits for it.
 """
 
 import logging

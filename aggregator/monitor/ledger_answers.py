@@ -28,7 +28,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class LedgerAnswers:
-    """Makes the answers of ``/api/ledger``."""
+    """Makes the answers of ``/api/ledger``; a method raises ``NotAnswered`` where a request has none."""
 
     def __init__(self, sight: Sight) -> None:
         """Of what ``sight`` sees."""

@@ -47,7 +47,7 @@ _PROGRAM, _EVALUATOR = "manta_swarm.aggregator.monitor.program", "manta_swarm.ag
 # Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
 # evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
 _NICENESS, _OF_EVALUATOR = 5, 10
-# The monitor could hold a lock that SQLite wants for a moment, which the log's leader waits for.
+# The monitor could hold a lock that SQLite wants for a moment, which the log's writer waits for.
 _QUIET_S = 0.8 * BUSY_TIMEOUT_S
 # The evaluator never opens the database. Where all cores are busy it may need long for its libraries, too, and can be waited for.
 _EVALUATOR_START_S, _EVALUATOR_QUIET_S = 1800.0, 300.0

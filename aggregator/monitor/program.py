@@ -1,4 +1,4 @@
-"""The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator.
+"""The monitor's process: ``python -m manta_swarm.aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator.
 
 Who starts it is ``aggregator.monitor.observers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
 socket that the aggregator listens with, and whether it is on loopback.

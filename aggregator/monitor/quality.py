@@ -1,6 +1,6 @@
 """What the monitor's evaluator leaves for the page: how good a few subnets were, and pictures of what they answer, as files in DIR/monitor.
 
-quality.jsonl has a line for each evaluation. Whoever reads takes whole lines only, so a leader that was killed in the middle of one
+quality.jsonl has a line for each evaluation. Whoever reads takes whole lines only, so an evaluator that was killed in the middle of one
 disturbs nobody. pictures/index.json names the pictures, PNG files called by the SHA-256 of their bytes.
 """
 

@@ -49,7 +49,7 @@ class MonitorSocket:
 
     @classmethod
     def listening(cls, host: str, port: int) -> "MonitorSocket":
-        """Return a listen address that listens there; port 0: at any that is free.
+        """Return a socket that listens there; port 0: at any that is free.
 
         Raises:
             OSError, ValueError: nobody can.

@@ -19,7 +19,7 @@ _CONTRIBUTION = re.compile(r"[0-9a-f]{64}")
 
 
 class TrustAnswers:
-    """Makes the answers of ``/api/trust``."""
+    """Makes the answers of ``/api/trust``; a method raises ``NotAnswered`` where a request has none."""
 
     def __init__(self, sight: Sight, present: Present) -> None:
         """Of what ``sight`` sees, and of who is there."""

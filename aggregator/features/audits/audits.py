@@ -116,7 +116,7 @@ class Audits(Feature):
         self._changed = asyncio.Event()
 
     async def serve(self) -> None:
-        """See ``Feature``; older states and bodies are handed out as what is on the blob store is."""
+        """See ``Feature``; older states and bodies are handed out as those in the blob store are."""
         endpoint = self._context.endpoint
         self._context.blob_store.lend_from(self._lending)
         await self.brought.serve(endpoint)

@@ -80,7 +80,11 @@ class Switch(Through):
         await self._endpoint.serve(FORWARD, self._operators.among_operators(self._on_forward))
 
     async def serve(self, method: str, handler: Handler) -> None:
-        """Have what comes for the leader answered by ``handler`` from now on, until ``forget``."""
+        """Have what comes for the leader answered by ``handler`` from now on, until ``forget``.
+
+        Raises:
+            ValueError: calls of this method are not for the leader.
+        """
         if method not in FORWARDED:
             raise ValueError(f"{method} is not passed on to a leader")
         self._handlers[method] = handler

@@ -46,7 +46,7 @@ _SOURCES = 16
 
 _MET_S = 60.0  # that this one waits for another that is about to start
 
-STANDING = "operators-position"  # of no content; the answer is a ``protocol.operators.LogPosition``
+POSITION = "operators-position"  # of no content; the answer is a ``protocol.operators.LogPosition``
 
 _LOOK_S = 1.0
 
@@ -264,7 +264,7 @@ class Coming:
 
     async def _ask(self, key: PublicKey) -> None:
         try:
-            answer = await self._endpoint.call(key, STANDING, b"", timeout_s=timeouts.CALL_S)
+            answer = await self._endpoint.call(key, POSITION, b"", timeout_s=timeouts.CALL_S)
             position = unpack(LogPosition, answer, max_bytes=MAX_SMALL_BYTES)
         except MantaError as error:
             logger.info("an operator does not say where it stands reason=%s", error)

@@ -71,7 +71,7 @@ class Leader:
         self._has_promises = asyncio.Event()
 
     def close(self) -> None:
-        """See ``Decider``; its threads are the own operator's."""
+        """See ``aggregator.commit.deciding.Decider``; the threads are the own operator's."""
 
     def end(self) -> None:
         """Promise nothing any more: whoever waits for an inclusion promise, or for an entry, is told to try again."""
@@ -225,7 +225,8 @@ class Leader:
 
         Args:
             entries: of a round, or one that stands between rounds.
-            after: what the round's table leads to, and ``found`` its bodies.
+            after: what the round's table leads to.
+            found: the bodies of that table.
 
         Raises:
             Deposed: the turn ended before that; whether they will be in the log is not known here.

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
-from manta_swarm.aggregator.features.operators.joining import STANDING
+from manta_swarm.aggregator.features.operators.joining import POSITION
 from manta_swarm.aggregator.features.operators.lease import Lease
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,
@@ -174,7 +174,7 @@ class OperatorsService:
             BEAT: self._on_beat,
             LENT: self._on_lent,
             ENTRIES: self._on_entries,
-            STANDING: self._on_standing,
+            POSITION: self._on_position,
         }
         for method, handler in handlers.items():
             await self._endpoint.serve(method, self.among_operators(handler))
@@ -278,7 +278,7 @@ class OperatorsService:
             raise Unreachable("nothing is lent under this digest")
         return part_of(data, ask.offset)
 
-    async def _on_standing(self, _caller: PublicKey, _request: bytes) -> bytes:
+    async def _on_position(self, _caller: PublicKey, _request: bytes) -> bytes:
         return pack(self._own_operator.coming.told())
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:

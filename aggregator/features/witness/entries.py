@@ -27,7 +27,7 @@ from manta_swarm.runtime.disk import disk_errors, make_directory, write_durably
 
 FOLDER = "log"
 
-Fetch = Callable[[int, int], Awaitable[list[bytes]]]  # of a bundle's index the first so many entries, as ``LogClient.entries``
+Fetch = Callable[[int, int], Awaitable[list[bytes]]]  # of a bundle's index the first so many entries, as ``network.log_proofs.ask_entries``
 
 
 class KeptEntries:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.features.operators.joining import STANDING, lacking, take_states
+from manta_swarm.aggregator.features.operators.joining import POSITION, lacking, take_states
 from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.automl.training.update import state_pieces
 from manta_swarm.network import timeouts
@@ -43,7 +43,7 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         await four.lose(3)
         own_operator = four.own_operators[3]
         assert not own_operator.coming.takes_part
-        four.lost = lambda _sender, receiver, method: (method, receiver) == (STANDING, FOUR[2].public_key)
+        four.lost = lambda _sender, receiver, method: (method, receiver) == (POSITION, FOUR[2].public_key)
         coming = asyncio.create_task(own_operator.coming.take_part())
         await until(lambda: own_operator.coming.waits_for()[0] == [FOUR[2].public_key])
         while four.runs[0].log.ledger.round < own_operator.coming.waits_for()[1]:
@@ -62,7 +62,7 @@ def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_
         assert not own_operator.store.memory.accepted
         with pytest.raises(Unreachable, match="begun anew"):
             await own_operator.promise(leader.ballot)
-        asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), STANDING, b"", timeout_s=60)
+        asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), POSITION, b"", timeout_s=60)
         with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
             await asking
         last = own_operator.coming.waits_for()[1]
