@@ -61,7 +61,7 @@ class KeptResiduals:
 
 
 class PeerStore:
-    """The files of one peer; what is in each says the head of this module."""
+    """The files of one peer; the module's docstring says what is in each."""
 
     def __init__(self, directory: Path) -> None:
         """Use ``directory``, which is made if it is not there."""

@@ -136,9 +136,7 @@ async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Fu
             raise UserError("this run's data stay with their owners, who measure for nobody: take a snapshot of its operator's")
         path = await _snapshot(visit, folder)
         state, _ = load_snapshot(path)
-        asking = AskedMembers(
-            visit.listen_address, visit.signed.run, manifest.data_digest, Neighbours(visit.listen_address, visit.signed.run)
-        )
+        asking = AskedMembers(visit.own_node, visit.signed.run, manifest.data_digest, Neighbours(visit.own_node, visit.signed.run))
         found.set_result(Asked(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
         await asyncio.Event().wait()
 

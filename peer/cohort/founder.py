@@ -339,7 +339,7 @@ class FounderSession(CohortSession):
         return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, self, so_far)
 
     async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
-        """See ``Means``."""
+        """See ``peer.cohort.cohort_session.Means``."""
         given, coordinator = self._given_at_end, self._coordinator
         assert given is not None
         assert coordinator is not None

@@ -153,7 +153,7 @@ async def enter(
     if identity.public_key not in named:
         if manifest.admission.how == LIST:
             raise not_listed(manifest, identity)
-        own = await _pass(node, identity, store, config, manifest, signed.run)
+        own = await _own_proof(node, identity, store, config, manifest, signed.run)
         if trains and own.unchecked().role == GUEST:
             raise only_a_guest(manifest)
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run), named)
@@ -164,7 +164,7 @@ async def enter(
     return admission_filter
 
 
-async def _pass(
+async def _own_proof(
     node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes
 ) -> Signed[AdmissionProof]:
     """Return this peer's admission proof: the one that it has, or what the log gives for its invitation."""

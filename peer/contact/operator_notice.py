@@ -18,7 +18,7 @@ class OperatorNotice:
     """Tells this peer's person what happens to the run's operators."""
 
     def __init__(self, context: RunContext) -> None:
-        """Say it on the context's board."""
+        """Say it in the context's live status."""
         log, live_status = context.log, context.live_status
         self._log = log
         self._live_status = live_status

@@ -34,7 +34,7 @@ class Visit:
     """A run that was found, and the node to look at it with."""
 
     node: Node
-    listen_address: OwnNode  # the same, held to whom the run admits, if it let this visitor in
+    own_node: OwnNode  # the same, held to whom the run admits, if it let this visitor in
     addresses: tuple[str, ...]  # that were tried
     signed: SignedManifest
     log: LogClient
@@ -68,12 +68,12 @@ class Visit:
         """
         manifest = self.manifest
         count = num_weights(manifest)
-        neighbours = Neighbours(self.listen_address, self.signed.run)
+        neighbours = Neighbours(self.own_node, self.signed.run)
         await neighbours.look()
         sources = [*self.log.line.in_turn, *neighbours.members()[:_SOURCES]]
         sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
         digest = manifest.initial_state if round_ is None else round_.state
-        blob = await fetch(self.listen_address, digest, sizes, sources, deadline_s=timeouts.FETCH_S)
+        blob = await fetch(self.own_node, digest, sizes, sources, deadline_s=timeouts.FETCH_S)
         return state_from_pieces(blob.pieces, count)
 
 
@@ -130,8 +130,8 @@ async def _guest_of(config: PeerConfig, folder: Path, addresses: tuple[str, ...]
         identity = load_identity(store.identity_path)
         node = await start_node(config, identity, store.identity_path, addresses, signed.run.hex())
         try:
-            listen_address = await enter(node, identity, store, config, signed, trains=False)
-            yield Visit(node, listen_address, addresses, signed, LogClient(listen_address, signed.open(), signed.run))
+            own_node = await enter(node, identity, store, config, signed, trains=False)
+            yield Visit(node, own_node, addresses, signed, LogClient(own_node, signed.open(), signed.run))
         finally:
             await node.close()
 

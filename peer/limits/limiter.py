@@ -43,7 +43,7 @@ class Limited(Protocol):
         """Hand in what is trained, then end; or end at once."""
 
     def show(self) -> None:
-        """Show on its board what changes all the time."""
+        """Show in its status what changes all the time."""
 
 
 class Limiter:

@@ -20,7 +20,7 @@ from manta_swarm.runtime.disk import make_directory, replace_file, settings_text
 Span: TypeAlias = tuple[int, int]  # minutes of the day, from the first one to before the second one; over midnight where that is less
 
 NONE = "none"  # a limit that is lifted
-LEAST_RATE = 100_000  # bytes a second: with less, calls would end before their answers are through (network.waits)
+LEAST_RATE = 100_000  # bytes a second: with less, calls would end before their answers are through (``network.timeouts``)
 COOLER_C = 5  # who became hot goes on so much below the limit: else it would stop and start all the time
 _DAY_MIN = 24 * 60
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(B|bit)(?:/s|ps)?")

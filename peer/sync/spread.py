@@ -124,7 +124,7 @@ class BlobDistribution:
         self._gossip.commit(entry.round)
 
     def hold(self, root: bytes) -> None:
-        """Tell others of a blob that is on the blob store, and follows from the newest commit: its mean."""
+        """Tell others of a blob that is in the blob store, and follows from the newest commit: its mean."""
         self._gossip.hold(root)
 
     # What it knows, and brings.

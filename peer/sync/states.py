@@ -98,7 +98,7 @@ class States:
     def __init__(self, context: RunContext, spread: BlobDistribution) -> None:
         """Hold no state yet; ``spread`` gets what leads to one.
 
-        What others may need of what is held later goes on the context's blob store.
+        What others may need of what is held later goes into the context's blob store.
         """
         self._distribution = spread
         self._manifest = context.manifest

@@ -205,7 +205,11 @@ class ProcessPool:
             tending.add_done_callback(_tell_of_fault)
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
-        """Put a state's parameters, and its teacher's, into shared memory; the workers take them with their next microbatch."""
+        """Put a state's parameters, and its teacher's, into shared memory; the workers take them with their next microbatch.
+
+        Raises:
+            RuntimeError: a microbatch is under way.
+        """
         if any(post.slot is not None for post in self._posts):
             raise RuntimeError("no state is loaded while a microbatch is under way")
         await asyncio.to_thread(self._copy, parameters, teacher)

@@ -1,6 +1,6 @@
 """A worker in a process of its own: takes microbatches from the peer, one at a time, and puts their gradients into shared memory.
 
-Run as ``python -m peer.workers.worker_process STATE GRADIENTS DATA``: descriptors that are inherited. Knows no network.
+Run as ``python -m manta_swarm.peer.workers.worker_process STATE GRADIENTS DATA``: descriptors that are inherited. Knows no network.
 """
 
 import struct
@@ -112,7 +112,11 @@ def _opened(pairs: PairsOf, data: Region) -> Dataset:
 
 
 def work(parent: Parent) -> None:
-    """Do what the peer says, without an end."""
+    """Do what the peer says, without an end.
+
+    Raises:
+        OwnFault: it says something else than it may, or the device has too little memory.
+    """
     state, gradients, data = map(Region.inherited, map(int, sys.argv[1:]))
     setup = parent.hear()
     if not isinstance(setup, Setup):

@@ -38,7 +38,7 @@ class Said(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """First of all: the run. Once it has the data it says a ``Beat``."""
+    """First of all: the run. Once the process has the data it says a ``runtime.line.Beat``."""
 
     manifest: bytes  # signed
 

@@ -1,4 +1,4 @@
-"""Computes contributions of others again: ``python -m peer.features.audit.process FETCHED [DATA_ROOT]``.
+"""Computes contributions of others again: ``python -m manta_swarm.peer.features.audit.process FETCHED [DATA_ROOT]``.
 
 A process of its own, so that it can have low priority, one thread, and be ended in the middle of its work. Knows no network, needs no key:
 vectors that were brought lie in the folder FETCHED, where the program that asks has put them.
@@ -117,7 +117,11 @@ def _found(found: Lacks | Needs | Judgements, cpu_ms: int) -> Found:
 
 
 def serve(parent: Parent, bench: Bench) -> None:
-    """Do what is asked, until nobody asks any more."""
+    """Do what is asked, until nobody asks any more.
+
+    Raises:
+        OwnFault: the peer says something else than it may.
+    """
 
     def rest(found: Found) -> None:
         parent.say(found)

@@ -1,6 +1,6 @@
 """The process that measures for others, seen from the peer: started, given weights and architectures.
 
-That it has its data it says by a ``Beat``.
+It says by a ``runtime.line.Beat`` that it has its data.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Measures architectures for others: ``python -m peer.features.evaluation.process SUPERNET DATASET DIGEST [DATA_ROOT]``.
+"""Measures architectures for others: ``python -m manta_swarm.peer.features.evaluation.process SUPERNET DATASET DIGEST [DATA_ROOT]``.
 
 A process of its own, so that it can have low priority, one thread, and be ended in the middle of its work; its memory is given back
 with its end. Knows no network. Whoever started it says what to measure.

@@ -207,7 +207,7 @@ class LeaseSession(CohortSession):
         return Gathered({key: gift.claim for key, gift in gifts.items()}, weights, mean, self)
 
     async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
-        """See ``Means``."""
+        """See ``peer.cohort.cohort_session.Means``."""
         vectors = [self._vectors[key] for key in keys]
         return await off_loop(vectors[0].size, lambda: near_mean(vectors, weights))
 

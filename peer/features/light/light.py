@@ -120,7 +120,7 @@ class Contributor:
         Args:
             identity: whose claims these are.
             store: keeps what it earned.
-            board: shows it.
+            live_status: shows it.
             client: asks the gateways.
             work_gate: says when there may be microbatches.
             config: names the only run that is taken part in, the invitation to it, and the account that the credit adds up to, if any.

@@ -110,9 +110,9 @@ class LightWork:
         Args:
             lease: what to do.
             weights: that it names.
-            samples: that it names. ``work_gate`` holds microbatches up. With one local step what was done before it says
-                ``LeaseOver`` is what comes of the lease. A rest after a microbatch is a part of the microbatch's duration as the gateway
-                gets to know it.
+            samples: that it names.
+            work_gate: holds microbatches up. With one local step the microbatches that were done before it raises ``LeaseOver`` are what
+                comes of the lease. The gateway counts a rest after a microbatch as a part of that microbatch's duration.
             over_s: when the lease is over, of ``time.monotonic``.
             until_s: when all should be done, of ``time.monotonic``: microbatches that would not be are left out, but for one of each local
                 step.

@@ -106,7 +106,7 @@ class Download:
             folder: where they are to lie.
             holders: who may have them.
             blob_store: from which this peer hands out what it has.
-            board: shows how far it is.
+            live_status: shows how far it is.
         """
         self._node = node
         self._manifest = manifest

@@ -133,7 +133,7 @@ class _LeadingAttempt(Attempt):
 
 
 class SitePool(SingleWorker):
-    """A worker pool of one that computes its part of each microbatch of the two sites. Implements ``WorkerPool``."""
+    """A worker pool of one that computes its part of each microbatch of the two sites. Implements ``peer.workers.pool.WorkerPool``."""
 
     def __init__(self, worker: SiteWorker, dataset: StereoDataset, site: Site, manifest: Manifest, compute: ComputeThread) -> None:
         """Prepare; ``reach`` comes before ``start``.
@@ -202,7 +202,11 @@ class SitePool(SingleWorker):
             self._ready.notify_all()
 
     async def train(self, worker: int, microbatch: Microbatch) -> Done:
-        """Return what a microbatch of this peer's gave, trained by both sites."""
+        """Return what a microbatch of this peer's gave, trained by both sites.
+
+        Raises:
+            WorkerLost: the sites did not train it to its end.
+        """
         del worker
         self._is_busy, started_ms = True, now_ms()
         try:
