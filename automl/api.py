@@ -21,7 +21,7 @@ from manta_swarm.automl.export.subnet import cut as cut_out
 from manta_swarm.automl.forms import FORMATS, INT8, default_name
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.automl.precisions import FP32
-from manta_swarm.automl.search.constraints import costs_of, wait_within
+from manta_swarm.automl.search.constraints import costs_of, region_within
 from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
 from manta_swarm.automl.search.evolution import Effort
 from manta_swarm.automl.search.journal import Journal
@@ -99,7 +99,7 @@ def search(
         raise UserError(f"the latency table is of {latency_table.supernet}, and the snapshot of {snapshot.space.name}; measure it anew")
     wanted = {"macs": max_macs, "weights": max_weights, "latency": max_latency_ms}
     limits = {name: limit for name, limit in wanted.items() if limit is not None}
-    region, axes = wait_within(snapshot.space, costs_of(snapshot.space, latency_table), limits)
+    region, axes = region_within(snapshot.space, costs_of(snapshot.space, latency_table), limits)
     if (dataset is None) == (evaluator is None):
         raise ValueError("give a data set, or an evaluator in its place")
     if dataset is not None:

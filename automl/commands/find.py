@@ -27,7 +27,7 @@ from manta_swarm.automl.environment import wait_asleep
 from manta_swarm.automl.files import write_whole
 from manta_swarm.automl.latency.table import Conditions, LatencyTable
 from manta_swarm.automl.precisions import FP32, PRECISIONS, check_device, check_precision
-from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Region, Weights, costs_of, wait_within
+from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Region, Weights, costs_of, region_within
 from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort
 from manta_swarm.automl.spaces.space import SearchSpace
 from manta_swarm.automl.training.snapshot_header import described
@@ -288,7 +288,7 @@ def _opened(options: Options, limits: Mapping[str, float], table: LatencyTable |
         **({} if options.precision == FP32 else {"precision": options.precision}),
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
-    region, axes = wait_within(space, costs, limits)
+    region, axes = region_within(space, costs, limits)
     return _Task(snapshot.supernet, dataset, region, costs, axes, origin, None if table is None else table.conditions)
 
 

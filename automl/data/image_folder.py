@@ -233,7 +233,11 @@ class WholeFolder:
         return CLASSIFICATION
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
-        """Yield training images of the set that is there to calibrate with."""
+        """Yield training images of the set that is there to calibrate with.
+
+        Raises:
+            ValueError: there is none.
+        """
         if self._calibrating is None:
             raise ValueError("there are no training images to calibrate with")
         return self._calibrating.calibration_batches(resolution, batch, limit)
@@ -243,6 +247,7 @@ class WholeFolder:
 
         Raises:
             UserError: when it is its turn: a file is no image, or has colours that the network does not see.
+            ValueError: a part is asked for.
         """
         if part != ALL:
             raise ValueError(f"a whole folder has no part {part!r}")

@@ -75,7 +75,11 @@ class Snippet:
 
 
 def sample_bytes(dataset: Dataset) -> int:
-    """Return how many bytes a stored sample has, about: stereo pairs need not be of one size."""
+    """Return how many bytes a stored sample has, about: stereo pairs need not be of one size.
+
+    Raises:
+        ValueError: a data set of another kind than there are.
+    """
     if isinstance(dataset, ImageDataset):
         return int(dataset.train_images[0].nbytes) + 4
     if isinstance(dataset, StereoDataset):

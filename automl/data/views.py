@@ -54,7 +54,7 @@ class Pair:
         """The largest windows that fit, side by side or one below the other, so that together they cover the picture."""
         rows, columns = self.disparity.shape
         height = min(rows, columns // _ASPECT)
-        tops, lefts = _distribution(rows, height), _distribution(columns, _ASPECT * height)
+        tops, lefts = _starts(rows, height), _starts(columns, _ASPECT * height)
         return [Window(top, left, height) for top in tops for left in lefts]
 
 
@@ -198,7 +198,7 @@ class StereoDataset:
             yield _stacked(samples)
 
 
-def _distribution(size: int, window: int) -> list[int]:
+def _starts(size: int, window: int) -> list[int]:
     """Return the starts of as few windows as cover an axis, evenly spread from its one end to the other."""
     count = -(-size // window)
     return [place * (size - window) // max(count - 1, 1) for place in range(count)]

@@ -126,7 +126,7 @@ class ExportedNetwork:
 
     @torch.inference_mode()
     def __call__(self, inputs_BCHW: Tensor) -> Tensor:
-        """Return the probabilities (B, classes) or disparities (B, H, W) of inputs as a ``Batch`` has them (automl.data.dataset).
+        """Return the probabilities (B, classes) or disparities (B, H, W) of inputs as ``automl.data.dataset.Batch`` has them.
 
         Raises:
             ValueError: the inputs are of another shape than the network's.

@@ -103,7 +103,7 @@ class ElasticBottleneck(nn.Module):
         return rows, columns
 
     def reading_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See ``ElasticLayer``; where each channel has filters of its own, there are several rows or columns for each, side by side."""
+        """See ``automl.models.layers.ElasticLayer``; a channel that has filters of its own has several rows or columns, side by side."""
         return ((), ("expand",)) if self.shape.expands_apart else self.expanded_parts()
 
     def weights_for(self, shape: BottleneckShape, layer: Layer) -> tuple[Tensor, ...]:

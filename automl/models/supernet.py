@@ -111,6 +111,9 @@ class Supernet(nn.Module, ABC):
         """Use a state's parameters where they lie, without a copy: whoever changes them, changes this network.
 
         They lie on its device, aligned to 64 bytes, and may be read-only.
+
+        Raises:
+            ValueError: they do not, or are another number of weights.
         """
         self._check(weights_N)
         if weights_N.device != self.flat_weights_N.device or weights_N.data_ptr() % (4 * _ALIGNED):

@@ -191,7 +191,7 @@ class Region:
         return architecture
 
 
-def wait_within(space: SearchSpace, costs: Sequence[Cost], limits: Mapping[str, float]) -> tuple[Region, tuple[Cost, ...]]:
+def region_within(space: SearchSpace, costs: Sequence[Cost], limits: Mapping[str, float]) -> tuple[Region, tuple[Cost, ...]]:
     """Return the region of a space that keeps limits, and the axes of its Pareto front: the costs with a limit, or else the first one.
 
     Args:

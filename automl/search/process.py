@@ -1,4 +1,4 @@
-"""Measures architectures of a snapshot: ``python -m automl.search.process SNAPSHOT DATA DEVICE PRECISION [DATA_ROOT]``."""
+"""Measures architectures of a snapshot: ``python -m manta_swarm.automl.search.process SNAPSHOT DATA DEVICE PRECISION [DATA_ROOT]``."""
 
 import sys
 from collections.abc import Callable

@@ -78,6 +78,7 @@ class ProcessEvaluator:
         Raises:
             OwnFault: a process has died; all others are stopped.
             UserError: they cannot measure here.
+            ValueError: they were stopped before.
         """
         if not self._children:
             raise ValueError("the processes are stopped")

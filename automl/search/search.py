@@ -1,9 +1,9 @@
 """A search: which architectures are measured, on which half of the held-out data, and which of them is taken, within one standard error.
 
-Chosen is by the half called "search" alone; the other half, "test", is measured at the end: the front, the smallest subnet, and random
-ones within the limits that say what a choice without a search would have been.
+A search chooses by the half called "search" alone. On the other half, "test", it measures at the end: the front, the smallest subnet, and
+random ones within the limits that say what a choice without a search would have been.
 
-Taken is the cheapest within one standard error of the best. The best of hundreds is partly the luckiest of them, and a difference of less
+It takes the cheapest within one standard error of the best. The best of hundreds is partly the luckiest of them, and a difference of less
 than one standard error says little. Whether the rule holds is seen on random halves of the same samples: what it takes on the one half is
 measured on the other. Where that is no better there than the smallest subnet, the rule finds luck alone, and the smallest is to be taken.
 
@@ -56,12 +56,12 @@ class Rehearsal:
 def chosen(points: Sequence[Point], losses_AN: Losses) -> int:
     """Return the place of the cheapest point whose mean loss is within one standard error of the best one's.
 
-    Meant is the standard error of the mean difference, sample by sample, to the best: what both find hard cancels out.
+    The standard error is that of the mean difference, sample by sample, to the best: what both find hard cancels out.
     """
     best = min(range(len(points)), key=lambda place: (int(losses_AN[place].sum()), expense(points[place])))
     behind_AN = losses_AN - losses_AN[best]
-    wait_within = [place for place in range(len(points)) if _is_within(behind_AN[place])]
-    return min(wait_within, key=lambda place: (expense(points[place]), int(losses_AN[place].sum())))
+    close = [place for place in range(len(points)) if _is_within(behind_AN[place])]
+    return min(close, key=lambda place: (expense(points[place]), int(losses_AN[place].sum())))
 
 
 def _is_within(behind_N: npt.NDArray[np.int64]) -> bool:
@@ -278,7 +278,11 @@ class _Measurer:
         return measured
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
-        """Return how good the architectures are on a part of the held-out data."""
+        """Return how good the architectures are on a part of the held-out data.
+
+        Raises:
+            BrokenWeights: a quality is no number.
+        """
         unknown = [architecture for architecture in architectures if self._journal.measured(part, architecture) is None]
         answers = iter(self._evaluator.measure(unknown, part)) if unknown else iter(())
         everything = []

@@ -56,8 +56,8 @@ def stereo_loss(predictions: Sequence[Tensor], disparity_BHW: Tensor, teacher_pr
 
     ``predictions`` are what the match says, and then those of the steps up from coarse to fine, each (B, h, w) or (B, 1, h, w) in pixels
     of the full resolution, which is a multiple of h and w; the last one is at the full resolution. One without any valid pixel adds
-    zero. With a teacher, whose last prediction is
-    ``teacher_prediction`` (of the last one's shape), plus the distance to that, everywhere; no gradient flows to it.
+    zero. With a teacher, whose last prediction is ``teacher_prediction`` (of the last one's shape), plus the distance to that,
+    everywhere; no gradient flows to it.
     """
     weights = [MATCH_WEIGHT, *(SCALE_DECAY**step for step in reversed(range(len(predictions) - 1)))]
     loss = torch.zeros((), dtype=disparity_BHW.dtype, device=disparity_BHW.device)

@@ -187,7 +187,11 @@ class Plan:
         return tuple(_shrinking(self.space, self.num_rounds))
 
     def phase(self, round: int) -> Phase:
-        """Return the phase of a round (1 to ``num_rounds``)."""
+        """Return the phase of a round (1 to ``num_rounds``).
+
+        Raises:
+            ValueError: the run has no such round.
+        """
         if not 1 <= round <= self.num_rounds:
             raise ValueError(f"round {round} is not between 1 and {self.num_rounds}")
         return next(phase for phase in self.phases if round <= phase.last)
@@ -202,7 +206,7 @@ class Plan:
         return any(before.last == round and before.name != "width" == after.name for before, after in pairwise(self.phases))
 
     def architectures(self, round: int, cohort: str) -> tuple[Architecture, ...]:
-        """Return the architectures of a round in a cohort; see ``place_of_microbatch`` for which microbatch trains which."""
+        """Return the architectures of a round in a cohort; ``protocol.microbatches`` says which microbatch trains which."""
         space = self.phase(round).space
         if self.algorithm == "data-parallel":
             roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)

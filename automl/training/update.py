@@ -58,7 +58,7 @@ class _Group:
     """Where in the flat vector the expanded channels of one layer are."""
 
     channels: int
-    blocks: int  # they stay in theirs; see ``LayerShape``
+    blocks: int  # they stay in theirs; see ``automl.spaces.shapes.LayerShape``
     rows: tuple[Span, ...]  # (E, ...)
     columns: tuple[Columns, ...]  # (O, E) or (S, E)
     project: Span  # (O, E)

@@ -180,13 +180,13 @@ class Shards:
             SamplesMissing: its shard is not as it should be.
         """
         number = self.number_of(place)
-        rows, wait_within = self._head(number), place - self._first(number)
-        row = rows[wait_within]
-        start = head_bytes(len(rows)) + int(rows["sizes"][:wait_within].sum())
+        rows, index = self._head(number), place - self._first(number)
+        row = rows[index]
+        start = head_bytes(len(rows)) + int(rows["sizes"][:index].sum())
         data = self._bytes(number, start, int(row["sizes"].sum()))
         if hashlib.sha256(data).digest() != row["bytes"].tobytes():
             raise self._spoilt(number, "is damaged: copy it again")
-        where = f"sample {wait_within} of {self.path(number)}"
+        where = f"sample {index} of {self.path(number)}"
         try:
             return picture_in(data, row, where) if self.list.kind == IMAGES else pair_in(data, row, where)
         except (UserError, LayoutError) as error:

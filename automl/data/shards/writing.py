@@ -102,10 +102,10 @@ def _parts(files: ClassFiles, chosen: ClassFiles | None) -> tuple[list[_File], l
         first = max(1, len(own) // _HELD_OUT)
         held_out += own[:first]
         train += own[first:]
-    return _distribution(train), _distribution(held_out)
+    return _mixed(train), _mixed(held_out)
 
 
-def _distribution(files: list[_File]) -> list[_File]:
+def _mixed(files: list[_File]) -> list[_File]:
     """Return the files of all classes mixed: the order of their places says already who is held out."""
     return sorted(files, key=lambda file: hashlib.sha256(file.place).digest())
 
@@ -203,7 +203,11 @@ class _Writer:
         self._end_shard()
 
     def finish(self, list_: ShardList) -> ShardList:
-        """Write the list, and give the folder its name."""
+        """Write the list, and give the folder its name.
+
+        Raises:
+            UserError: the disk refuses.
+        """
         write_whole(self._stage / LIST_NAME, pack(list_))
         try:
             os.rename(self._stage, self._out)
