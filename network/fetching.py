@@ -89,7 +89,7 @@ async def fetch_piece(
 ) -> ProvenPiece:
     """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
 
-    Nothing is put on the blob store.
+    Nothing is put into the blob store.
     """
     _check_sizes(max_sizes)
     if not 0 <= place < len(max_sizes):
@@ -185,7 +185,7 @@ async def _take_pieces(
 
 
 class _Hashes:
-    """The hashes of a blob's pieces. Implements ``Taker``."""
+    """The hashes of a blob's pieces. Implements ``network.fetch_calls.Taker``."""
 
     def __init__(self, root: bytes, num_pieces: int) -> None:
         self.hashes: tuple[bytes, ...] = ()
@@ -203,7 +203,7 @@ class _Hashes:
 
 
 class _Pieces:
-    """The pieces of a blob that arrives. Implements ``Taker``."""
+    """The pieces of a blob that arrives. Implements ``network.fetch_calls.Taker``."""
 
     def __init__(self, partial_blob: Arriving, max_sizes: Sequence[int], progress: Progress | None) -> None:
         self._growing = partial_blob

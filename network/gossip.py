@@ -76,7 +76,7 @@ class Gossip:
 
         Args:
             endpoint: the node.
-            book: of this node alone.
+            gossip_state: of this node alone.
             blob_store: from which the node hands blobs out.
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
@@ -162,7 +162,7 @@ class Gossip:
         self._go_on()
 
     def hold(self, root: bytes) -> None:
-        """Tell links of a blob on the blob store that they may want."""
+        """Tell links of a blob in the blob store that they may want."""
         self._gossip_state.hold(root)
         self._go_on()
 

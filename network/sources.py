@@ -11,7 +11,7 @@ NOT_ASKED, GAVE = "not asked", "gave pieces"
 
 
 @dataclass(frozen=True, slots=True)
-class FeedUpdate:
+class ToldSource:
     """Somebody who may have a blob."""
 
     key: PublicKey
@@ -37,7 +37,7 @@ class Sources:
             may_grow: somebody may be added yet: where nobody is left to ask, that is waited for.
         """
         self.may_grow = may_grow
-        self._known: dict[PublicKey, FeedUpdate] = {}
+        self._known: dict[PublicKey, ToldSource] = {}
         self._num_told = 0
         self._changed: asyncio.Future[None] | None = None
         for key in keys:
@@ -53,11 +53,11 @@ class Sources:
         if key in self._known and is_spare:
             return
         self._num_told += 1
-        self._known[key] = FeedUpdate(key, is_spare, rest_s, self._num_told)
+        self._known[key] = ToldSource(key, is_spare, rest_s, self._num_told)
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    def since(self, number: int) -> tuple[int, Sequence[FeedUpdate]]:
+    def since(self, number: int) -> tuple[int, Sequence[ToldSource]]:
         """Return how much was told, and of that what was told after the first ``number``, the newest of each."""
         return self._num_told, [told for told in self._known.values() if told.number > number]
 

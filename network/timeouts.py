@@ -14,7 +14,7 @@ ENTER_DHT_S = 5.0  # for a look at the nodes nearest to the own id; others are m
 GOODBYE_S = 5.0  # to leave the DHT
 DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each
 STREAM_S = 60.0  # for the caller of a large call to be behind the slowest pace at which it may send, or take the answer
-STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that have sent a microbatch lately, and everybody
+STREAM_IDLE_S = (2.0, 10.0)  # the same where others want its place: those that have sent much lately, and everybody
 
 # One call of another node, by what it asks for; it may have to be connected to first.
 CALL_S = 20.0  # a short answer from memory: a manifest, a contribution

@@ -1,7 +1,7 @@
 """A wrong group of a mean, as a proof that anybody can check by itself: the log committed a mean that its own table does not come to.
 
 The proof has the round's receipt, what its contributions weigh, and of each body and of the mean the one group, under their roots. Whoever
-repeats the arithmetic of ``exact`` finds another group than the log's. What a contribution weighs is the log's word here
+repeats the arithmetic of ``codec`` finds another group than the log's. What a contribution weighs is the log's word here
 (``Round.weights``).
 """
 

@@ -38,7 +38,7 @@ MantaError
 │   │   └── Busy                  by its own word: it may soon (network.rpc)
 │   ├── NotYet                a site is not at a microbatch's weights yet, or not any more (peer.features.two_views.views)
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
-│   └── WorkerLost            a worker died, hung or was stopped in the middle of a microbatch (peer.workers.worker pool)
+│   └── WorkerLost            a worker died, hung or was stopped in the middle of a microbatch (peer.workers.pool)
 ├── NoUse                 nobody's: what a lease's microbatches gave is not finite (peer.features.light.work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.sync.check)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
