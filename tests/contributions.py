@@ -27,8 +27,11 @@ def claim_of(
     """Return a peer's claim, which names itself as the founder.
 
     Args:
+        ledger: the claim may follow it.
+        identity: the peer's.
         round: the round after its base; None: the ledger's next one.
         microbatches: of each architecture.
+        cohort: the name that it claims.
         changes: of the claim.
     """
     round = ledger.round + 1 if round is None else round

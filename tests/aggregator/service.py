@@ -44,7 +44,7 @@ NUM_ROUNDS = 12
 TRAINING_SPEC = FixedTrainingSpec()
 
 
-class FeedUpdate(asyncio.Event):
+class CountedEvent(asyncio.Event):
     """An event that counts how often it is set."""
 
     def __init__(self, service: Any) -> None:
@@ -89,7 +89,7 @@ class Service:
         endpoint = self.network.endpoint(OPERATOR.public_key)
         self.decider = LoneDecider(self, self.bodies)  # type: ignore[arg-type]
         self.broken = Broken()
-        self.changes, self.news = 0, FeedUpdate(self)
+        self.changes, self.news = 0, CountedEvent(self)
         self.intake = Intake(self.context(endpoint), self.closing, self.news, self.decider)
         if self.is_open:
             self._open()

@@ -124,7 +124,7 @@ def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(dire
     run(directory, monkeypatch, story, INVITED)
 
 
-def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_its_admission_proof_gets_it_again_and_who_has_it_needs_no_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
         await entered(program, ALICE, invitation(directory).text)
         run_ = program.context.opened.signed.run

@@ -1,4 +1,4 @@
-"""What the tests of exact share."""
+"""What the tests of codec share."""
 
 from collections.abc import Iterator
 

@@ -147,13 +147,13 @@ TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, COHORT_PEERS_
 COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
 # A table on the commit of round 2, whose min exponent is -19; the two rounds before had -20.
-TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
+TABLE_MIN_EXPONENT, THRESHOLD = -19, Threshold(0, 393_216, 64)
 MIN_EXPONENTS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
 VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1, 0.25, 2**-12], [40, -30, 20, 10])]
 BODIES = [packed_body("int16", vector, min_exponent) for vector, min_exponent in zip(VECTORS, MIN_EXPONENTS, strict=True)]
 PARSED = [parse("int16", data, 4) for data, _ in BODIES]
 WEIGHING = [Weighing(AGES[i], 0, SAMPLES[i]) for i in range(3)]
-OUTCOME: Outcome = outcome(WEIGHING, PARSED, MIN_EXPONENTS, [THRESHOLD], TABLE_FLOOR, 4)
+OUTCOME: Outcome = outcome(WEIGHING, PARSED, MIN_EXPONENTS, [THRESHOLD], TABLE_MIN_EXPONENT, 4)
 WEIGHED = [Weighed(BODIES[i][1], 3 - AGES[i], "cohort-0", OUTCOME.weights[i], OUTCOME.clipped[i]) for i in range(3)]
 ROUND = Round(
     run=RUN,

@@ -1,4 +1,4 @@
-"""A node of this process that is a cohort peer of honest peers: with the peers' own rooms, but what it gives and says is the test's."""
+"""A node of this process that is a cohort peer of honest peers: by the peers' own modules, but what it gives and says is the test's."""
 
 import asyncio
 import time

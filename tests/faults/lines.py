@@ -60,25 +60,25 @@ class Line:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _on_connection(self, reader: asyncio.StreamReader, leader: asyncio.StreamWriter) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             to_reader, to_leader = await asyncio.open_connection("127.0.0.1", self._to)
-            ways = [asyncio.create_task(self._forward(reader, to_leader)), asyncio.create_task(self._forward(to_reader, leader))]
+            ways = [asyncio.create_task(self._forward(reader, to_leader)), asyncio.create_task(self._forward(to_reader, writer))]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for way in ways:
                     way.cancel()
-                for each in (leader, to_leader):
+                for each in (writer, to_leader):
                     each.transport.abort()
 
-    async def _forward(self, reader: asyncio.StreamReader, leader: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_PIECE_BYTES):
                 while self._is_dead:  # noqa: ASYNC110 - another thread says so
                     await asyncio.sleep(_POLL_S)
                 if self._bytes_per_s is not None:
                     await asyncio.sleep(len(data) / self._bytes_per_s)
-                leader.write(data)
-                await leader.drain()
+                writer.write(data)
+                await writer.drain()
                 self.num_bytes += len(data)

@@ -6,10 +6,12 @@ It ends without a word, as by ``kill -9``, in its third round:
     dies-promised    when the log has given it an inclusion promise
     dies-fetching    when it has asked for what leads to the next state
 Or, in a cohort, at its first chance, as its founder or as a member (``WHAT:founder``, ``WHAT:member``):
-    dies-joining     when it takes its place in a roster dies-in-step     when a local step is to be averaged dies-gathering   when what was
-    learnt is gathered, or handed over dies-with-header when the log has the cohort's header (a founder), or when its own vector is given (a
-    member) dies-untold      when the log has given an inclusion promise that the members do not know yet (a founder), or when it is told of
-    it (a member)
+    dies-joining     when it takes its place in a roster
+    dies-in-step     when a local step is to be averaged
+    dies-gathering   when what was learnt is gathered, or handed over
+    dies-with-header when the log has the cohort's header (a founder), or when its own vector is given (a member)
+    dies-untold      when the log has given an inclusion promise that the members do not know yet (a founder), or when it is told of it (a
+                     member)
 Or it lives on:
     alone            it neither sees nor hears anybody but the log
     late             it begins only once it knows three others, whom it may ask for the state

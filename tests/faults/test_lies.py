@@ -406,7 +406,7 @@ def test_bodies_that_drip_hold_no_round_up_and_one_counts_when_it_is_handed_in_a
         )
         streams = [await ask(liar.node.p2p, opening) for _ in range(MAX_STREAMS)]
         try:
-            _, reader, leader = streams[0]
+            _, reader, writer = streams[0]
             for _, _, each in streams:
                 each.write(len(part).to_bytes(4, "big") + part[:1000])
             sent, round_ = 1000, scene.status("aggregator")["round"]
@@ -416,7 +416,7 @@ def test_bodies_that_drip_hold_no_round_up_and_one_counts_when_it_is_handed_in_a
                 sent += 10
                 await asyncio.sleep(0.1)
             assert sent < len(part)
-            leader.write(part[sent:])
+            writer.write(part[sent:])
             answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             assert answer[:1] == b"\1", "it came too late"
         finally:

@@ -87,7 +87,7 @@ def test_signed_work_and_residuals_are_still_there(kept: Kept) -> None:
         signed.header.contribution.open()
 
 
-def test_a_pay_payout_receipt_proves_what_was_earned(kept: Kept) -> None:
+def test_a_payout_receipt_proves_what_was_earned(kept: Kept) -> None:
     (found,) = runs_of(kept.folder / "peer", verify=True)
     if not kept.is_spoken:
         assert "install manta-swarm" in found.problems[0]

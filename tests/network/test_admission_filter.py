@@ -23,7 +23,7 @@ INVITED, LISTED = AdmissionRule("invitation"), AdmissionRule("list", (ALICE.publ
 
 
 class FilteredNodes:
-    """Gates of one run."""
+    """Admission filters of one run."""
 
     def __init__(self, rule: AdmissionRule) -> None:
         self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
@@ -54,7 +54,7 @@ async def call(admission_filter: Any, other: Identity, method: str = "echo") -> 
     return answer
 
 
-def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
+def test_an_admission_proof_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
     async def story() -> None:
         scene = FilteredNodes(INVITED)
         alice, _ = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
@@ -70,7 +70,7 @@ def test_a_pass_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
     asyncio.run(story())
 
 
-def test_anothers_pass_opens_nothing() -> None:
+def test_anothers_admission_proof_opens_nothing() -> None:
     async def story() -> None:
         scene = FilteredNodes(INVITED)
         await scene.admission_filter(BOB, has_proof=True)

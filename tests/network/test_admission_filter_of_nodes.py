@@ -22,10 +22,10 @@ OPERATOR = Identity(b"operator".ljust(32, b"."))
 SIGNED = SignedManifest.sign(manifest_of(OPERATOR, admission=AdmissionRule("invitation")), OPERATOR)
 
 
-async def gate_of(node: Node, *, has_pass: bool) -> AdmissionFilter:
+async def filter_of(node: Node, *, has_proof: bool) -> AdmissionFilter:
     """Return a node's admission filter, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
-    own = Signed.sign(AdmissionProof(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
+    own = Signed.sign(AdmissionProof(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_proof else None
     admission_filter = AdmissionFilter(node, Known(manifest, SIGNED.run, named), own, stranger_told(manifest))
     await admission_filter.open()
     await admission_filter.serve("echo", echo)
@@ -34,14 +34,14 @@ async def gate_of(node: Node, *, has_pass: bool) -> AdmissionFilter:
 
 def test_members_call_each_other_and_find_each_others_records_and_a_stranger_neither(tmp_path: Path) -> None:
     async def work(first: Node, second: Node, third: Node) -> None:
-        alice, bob = await gate_of(first, has_pass=True), await gate_of(second, has_pass=True)
+        alice, bob = await filter_of(first, has_proof=True), await filter_of(second, has_proof=True)
         for request in (SMALL, LARGE):
             assert await alice.call(bob.key, "echo", request, timeout_s=30) == alice.key + request
             with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
                 await third.call(bob.key, "echo", request, timeout_s=30)
         await alice.publish("members", b"alice", ttl_s=60)
         await third.publish("members", b"a plain one", ttl_s=60)
-        await (await gate_of(third, has_pass=False)).publish("members", b"one without an admission proof", ttl_s=60)
+        await (await filter_of(third, has_proof=False)).publish("members", b"one without an admission proof", ttl_s=60)
         assert await bob.lookup("members") == {alice.key: b"alice"}
         kept = {owner for held in (first, second) for _, item in held.dht.protocol.storage.items() for owner in item.value.data}
         assert len(kept) == 1

@@ -130,7 +130,7 @@ def test_a_liar_is_named_and_nothing_of_it_is_used(place: int) -> None:
     run_virtual(work())
 
 
-def test_one_that_lies_later_on_is_found_by_microbatch() -> None:
+def test_one_that_lies_later_on_is_found_by_chance() -> None:
     async def work() -> None:
         members = Members(truth, truth, truth)
         count = Counter[str]()

@@ -424,7 +424,7 @@ def test_a_slow_piece_is_asked_for_elsewhere_after_a_multiple_of_what_others_too
     story(work)
 
 
-def test_equally_slow_sources_are_not_asked_twice_and_slower_than_timeout_still_ends() -> None:
+def test_equally_slow_sources_are_not_asked_twice_and_a_fetch_slower_than_the_timeout_still_ends() -> None:
     async def work(sources: Sources) -> None:
         for _ in range(2):
             await sources.add(BLOB, wrap=slow(20.0, lambda place: place >= 0))
@@ -463,7 +463,7 @@ def test_a_line_on_which_all_at_once_would_come_too_late_still_brings_them() -> 
     story(work)
 
 
-def test_ever_more_timeout_for_what_nobody_answers() -> None:
+def test_the_timeout_grows_for_what_nobody_answers() -> None:
     async def work(sources: Sources) -> None:
         for _ in range(9):
             await sources.add(ONE, wrap=slow(1e6))
@@ -636,7 +636,7 @@ def test_a_fault_of_this_program_is_raised_as_it_is() -> None:
     story(work)
 
 
-def test_what_is_on_the_blob_store_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
+def test_what_is_in_the_blob_store_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
     async def work(sources: Sources) -> None:
         await sources.add(BLOB, ONE)
         blob_store = BlobStore(max_bytes=10**6)

@@ -101,7 +101,7 @@ class Crowd:
             member.gossip.close_headers(1)
 
     async def until_all_have(self, count: int, members: Sequence[Member] | None = None) -> None:
-        """Return once so many bodies are on the blob stores of all."""
+        """Return once so many bodies are in the blob stores of all."""
         for member in self.members if members is None else members:
             while member.gossip_state.num_held(1) < count:  # noqa: ASYNC110 - in virtual time
                 await asyncio.sleep(0.05)

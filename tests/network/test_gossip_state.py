@@ -395,7 +395,7 @@ def test_the_answer_says_whether_there_is_a_link() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_the_links_each_body_comes_to_all_who_are_joined_by_links_and_is_got_once(seed: int) -> None:
-    """Books that only call each other, in any order: a model of the spreading without time."""
+    """Gossip states that only call each other, in any order: a model of gossip without time."""
     rng = random.Random(seed)
     keys = LINKS[:12]
     gossip_states = {key: gossip_state_of() for key in keys}

@@ -28,7 +28,7 @@ def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_
     asyncio.run(story())
 
 
-def test_nobody_but_the_log_says_shutdown_notice_for_it() -> None:
+def test_nobody_but_the_log_gives_a_shutdown_notice_for_it() -> None:
     async def story() -> None:
         network, shutdown_notices = MemoryNetwork(), ShutdownNotices([LOG], RUN)
         await shutdown_notices.start(network.endpoint(PEER))

@@ -45,7 +45,7 @@ def test_who_is_spare_is_asked_where_nobody_else_is_ready_to_give(why: str) -> N
     story(work)
 
 
-def test_nobody_spare_is_asked_before_their_timeout_is_over() -> None:
+def test_nobody_spare_is_asked_before_the_timeout_is_over() -> None:
     async def work(sources: scene.Sources) -> None:
         await sources.add(BLOB)
         await get(sources, Sources(spare=[KEYS[1]], timeout_s=7.0))

@@ -23,8 +23,8 @@ class Listed(PrintingConsole):
         super().say(text)
 
 
-def board_in(directory: Path, said: list[str] | None = None) -> LiveStatus:
-    """Return the board of a peer that has just begun; what it says is put into ``said``."""
+def live_status_in(directory: Path, said: list[str] | None = None) -> LiveStatus:
+    """Return the live status of a peer that has just begun; what it says is put into ``said``."""
     return LiveStatus(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), Listed(said))
 
 

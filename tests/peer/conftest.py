@@ -1,6 +1,6 @@
 """A home of its own for each test: no test reads or writes what belongs to the person who runs it. And pauses that take no time.
 
-Imports hivemind by the only listen address, which silences what hivemind's own code warns of: in tests every warning is an error.
+Imports hivemind by the only door, which silences what hivemind's own code warns of: in tests every warning is an error.
 """
 
 import pytest

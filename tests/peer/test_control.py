@@ -17,14 +17,14 @@ from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.control import ControlSocket
 from tests.memory_log import DEADLINE_S
-from tests.peer.computer import Computer, Peer, board_in
+from tests.peer.computer import Computer, Peer, live_status_in
 
 Story = Callable[[Limiter, Peer], Awaitable[None]]
 
 
 def play(directory: Path, story: Story, *, is_attached: bool = True) -> None:
     async def whole() -> None:
-        limiter, peer = Limiter(Limits(), directory, Computer().sensors, board_in(directory / "peer")), Peer()
+        limiter, peer = Limiter(Limits(), directory, Computer().sensors, live_status_in(directory / "peer")), Peer()
         async with asyncio.timeout(DEADLINE_S), Control(directory, limiter):
             if is_attached:
                 await limiter.attach(peer)
@@ -94,7 +94,7 @@ def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
 )
 def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, phase: str, does: str, leaves: str) -> None:
     async def whole() -> None:
-        live_status = board_in(tmp_path / "peer")
+        live_status = live_status_in(tmp_path / "peer")
         limiter = Limiter(Limits(), tmp_path, Computer().sensors, live_status)
         async with asyncio.timeout(DEADLINE_S), Control(tmp_path, limiter):
             live_status.update(phase=phase)

@@ -26,7 +26,7 @@ def history(count: int, name: bytes = b"") -> list[Round]:
 
 
 ROUNDS = history(8)
-STANDINGS = [START, *map(CommitRef.after, ROUNDS)]
+COMMIT_REFS = [START, *map(CommitRef.after, ROUNDS)]
 
 
 def claim_of(
@@ -91,7 +91,7 @@ def aged(round: int = 3) -> RoundMachine:
     for number in (1, 2):
         learn(one, number)
     one.promised(inclusion_promise_of(header_of(), round))
-    one.caught_up(STANDINGS[2].state)
+    one.caught_up(COMMIT_REFS[2].state)
     return one
 
 
@@ -102,9 +102,9 @@ def behind() -> RoundMachine:
 
 
 def finished() -> RoundMachine:
-    one = machine(STANDINGS[7])
+    one = machine(COMMIT_REFS[7])
     learn(one, 8)
-    one.caught_up(STANDINGS[8].state)
+    one.caught_up(COMMIT_REFS[8].state)
     return one
 
 

@@ -95,7 +95,7 @@ class Kept:
 
 
 @dataclass
-class GossipStates:
+class LogRecord:
     """The test's own record of what the log did over all its lives; the log never looks at it."""
 
     inclusion_promises: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # contribution -> rounds
@@ -110,7 +110,7 @@ class Log:
         self.rounds: list[Round] = []
         self.tables: list[dict[bytes, Header]] = []  # by contribution
         self.stored: list[Kept] = []
-        self.gossip_states = GossipStates()
+        self.record = LogRecord()
         self.now = 1_000
         self.start()
 
@@ -198,8 +198,8 @@ class Log:
     def inclusion_promise(self, digest: bytes) -> Answer:
         round_ = self.closing.round_of(digest)
         assert round_ is not None
-        self.gossip_states.inclusion_promises[digest].add(round_)
-        self.gossip_states.headers[digest] = self.handed[digest].header
+        self.record.inclusion_promises[digest].add(round_)
+        self.record.headers[digest] = self.handed[digest].header
         return Answer(digest, InclusionPromise(RUN, round_, digest))
 
     def tick(self) -> None:

@@ -207,7 +207,7 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
         Token.from_text(changed)
 
 
-def test_a_pass_is_one_keys_in_one_run_by_its_operator() -> None:
+def test_an_admission_proof_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
     shown = Signed.sign(AdmissionProof(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
     assert role_shown(shown, run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST

@@ -56,7 +56,7 @@ def test_all_others_are_heard_the_log_is_longer_and_nothing_kept_is_left() -> No
     assert unpack(Newcomer, pack(newcomer), max_bytes=4096) == newcomer
 
 
-def test_a_standing_out_of_range_is_none() -> None:
+def test_a_position_out_of_range_is_none() -> None:
     for size, round_ in ((-1, 0), (0, -1), (2**63, 0)):
         with pytest.raises(ValueError, match="position"):
             LogPosition(NOBODY, size, round_)

@@ -71,7 +71,7 @@ def pass_in(run: bytes) -> Signed[AdmissionProof]:
     ],
     ids=["in another run", "by another key"],
 )
-def test_a_pass_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
+def test_an_admission_proof_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
     with pytest.raises(EncodingError, match="another"):
         shown(sha256(b"run"))
 

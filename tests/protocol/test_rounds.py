@@ -11,13 +11,13 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
+    COMMIT_REFS,
     MANIFEST,
     MICROBATCH,
     OTHER,
     PEER,
     ROUNDS,
     RUN,
-    STANDINGS,
     START,
     aged,
     behind,
@@ -65,13 +65,13 @@ def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
     one.promised(inclusion_promise_of(header, 1))
     assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.PROMISED, inclusion_promise_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
-    assert (commit.is_news, commit.commit_ref, commit.samples_lost) == (True, STANDINGS[1], 0)
+    assert (commit.is_news, commit.commit_ref, commit.samples_lost) == (True, COMMIT_REFS[1], 0)
     assert commit.promised is not None
     assert (commit.promised.header, commit.inclusion_promise) == (header, inclusion_promise_of(header, 1))
-    assert (one.phase, one.signed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
+    assert (one.phase, one.signed, one.inclusion_promise, one.missing, one.round) == (Phase.BEHIND, None, None, COMMIT_REFS[1], 2)
     one.caught_up(ROUNDS[0].state)
-    assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[1], None)
-    assert one.microbatch_started() == STANDINGS[1]
+    assert (one.phase, one.held, one.missing) == (Phase.WORKING, COMMIT_REFS[1], None)
+    assert one.microbatch_started() == COMMIT_REFS[1]
     assert not one.dropped
 
 
@@ -82,12 +82,12 @@ def test_a_peer_without_a_state_fetches_the_run_s_first_or_the_newest() -> None:
     assert (one.phase, one.held) == (Phase.WORKING, START)
     one = machine(None)
     learn(one, 5)
-    assert (one.phase, one.missing, one.round) == (Phase.BEHIND, STANDINGS[5], 6)
+    assert (one.phase, one.missing, one.round) == (Phase.BEHIND, COMMIT_REFS[5], 6)
     one.caught_up(ROUNDS[4].state)
-    assert one.microbatch_started() == STANDINGS[5]
+    assert one.microbatch_started() == COMMIT_REFS[5]
 
 
-def test_a_standing_says_what_the_entry_says() -> None:
+def test_a_commit_ref_says_what_the_entry_says() -> None:
     assert (START.round, START.commit, START.state, START.min_exponent, START.entry) == (0, RUN, MANIFEST.initial_state, -32, None)
     after = CommitRef.after(ROUNDS[0])
     assert (after.round, after.state, after.min_exponent, after.entry) == (1, ROUNDS[0].state, -31, ROUNDS[0])
@@ -154,7 +154,7 @@ def test_a_microbatch_without_a_state_counts_nothing() -> None:
     "header",
     [
         header_of(microbatches=1),
-        header_of(STANDINGS[1], microbatches=2),
+        header_of(COMMIT_REFS[1], microbatches=2),
         header_of(replace(START, commit=sha256(b"fork")), microbatches=2),
         header_of(microbatches=2, peer=OTHER),
         header_of(microbatches=2, run=sha256(b"other")),
@@ -187,7 +187,7 @@ def test_nothing_is_signed_while_a_microbatch_is_under_way_which_would_be_a_seco
 def test_inclusion_promises_of_something_else_or_too_late_change_nothing() -> None:
     header = header_of()
     for one, inclusion_promise in (
-        (signed(), inclusion_promise_of(header_of(STANDINGS[1]), 1)),
+        (signed(), inclusion_promise_of(header_of(COMMIT_REFS[1]), 1)),
         (signed(), inclusion_promise_of(header, 1, run=sha256(b"other"))),
         (machine(), inclusion_promise_of(header, 1)),
     ):
@@ -227,7 +227,7 @@ def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_ma
         one.microbatch_started()
     learn(one, 1)
     one.caught_up(ROUNDS[0].state)
-    assert one.microbatch_started() == STANDINGS[1]
+    assert one.microbatch_started() == COMMIT_REFS[1]
     assert not one.dropped
 
 
@@ -251,7 +251,7 @@ def test_what_the_log_refuses_is_lost_and_the_base_may_be_worked_on_again() -> N
 def test_a_commit_before_any_microbatch_only_moves_on() -> None:
     one = machine()
     assert learn(one, 1, 2) == [0, 0]
-    assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, STANDINGS[2])
+    assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, COMMIT_REFS[2])
 
 
 def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_signed_and_handed_in_aged() -> None:
@@ -299,27 +299,27 @@ def test_a_commit_while_nothing_is_promised_leaves_the_contribution_to_be_handed
     one = signed()
     commit = one.committed(ROUNDS[0])
     assert (commit.promised, commit.inclusion_promise, commit.samples_lost) == (None, None, 0)
-    assert (one.phase, one.missing) == (Phase.SIGNED, STANDINGS[1])
+    assert (one.phase, one.missing) == (Phase.SIGNED, COMMIT_REFS[1])
 
 
 def test_commits_known_before_or_older_are_no_news() -> None:
-    one = machine(STANDINGS[2])
+    one = machine(COMMIT_REFS[2])
     learn(one, 4)
     for number in (1, 2, 3, 4):
         commit = one.committed(ROUNDS[number - 1])
         assert (commit.is_news, commit.promised, commit.samples_lost) == (False, None, 0)
-    assert (one.held, one.missing) == (STANDINGS[2], STANDINGS[4])
+    assert (one.held, one.missing) == (COMMIT_REFS[2], COMMIT_REFS[4])
 
 
 def test_a_contradicting_commit_is_refused_and_changes_nothing() -> None:
     fork = history(5, b"fork")
     wrong = [fork[1], fork[2], fork[3], replace(fork[0], run=sha256(b"other")), replace(ROUNDS[7], round=9)]
-    one = machine(STANDINGS[2])
+    one = machine(COMMIT_REFS[2])
     learn(one, 3)
     for round_ in wrong:
         with pytest.raises(LedgerError):
             one.committed(round_)
-    assert (one.held, one.missing, one.round) == (STANDINGS[2], STANDINGS[3], 4)
+    assert (one.held, one.missing, one.round) == (COMMIT_REFS[2], COMMIT_REFS[3], 4)
 
 
 # Catching up.
@@ -339,11 +339,11 @@ def test_a_state_that_was_the_newest_when_it_was_asked_for_is_a_step_on_the_way(
     one = machine()
     learn(one, 1, 2, 4)
     one.caught_up(ROUNDS[1].state)
-    assert (one.phase, one.held, one.missing) == (Phase.BEHIND, STANDINGS[2], STANDINGS[4])
+    assert (one.phase, one.held, one.missing) == (Phase.BEHIND, COMMIT_REFS[2], COMMIT_REFS[4])
     with pytest.raises(RuntimeError):
         one.caught_up(ROUNDS[0].state)
     one.caught_up(ROUNDS[3].state)
-    assert (one.phase, one.held) == (Phase.WORKING, STANDINGS[4])
+    assert (one.phase, one.held) == (Phase.WORKING, COMMIT_REFS[4])
 
 
 def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way() -> None:
@@ -359,7 +359,7 @@ def test_the_state_is_fetched_while_a_contribution_waits() -> None:
     for one in (signed(), promised(2)):
         learn(one, 1)
         one.caught_up(ROUNDS[0].state)
-        assert one.held == STANDINGS[1]
+        assert one.held == COMMIT_REFS[1]
 
 
 # Too old.
@@ -402,9 +402,9 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
     one.microbatch_started()
     assert learn(one, 1, 2) == [0, 2 * MICROBATCH]
     assert not one.microbatch_trained(MICROBATCH)
-    one = trained(held=STANDINGS[2], sorts=after_2)  # its base has the new order
+    one = trained(held=COMMIT_REFS[2], sorts=after_2)  # its base has the new order
     assert learn(one, 3) == [0]
-    assert one.sign(header_of(STANDINGS[2]))
+    assert one.sign(header_of(COMMIT_REFS[2]))
     skipped = signed(sorts=after_2)
     assert learn(skipped, 3) == [MICROBATCH]
 
@@ -415,14 +415,14 @@ def test_nothing_from_before_a_sort_counts_after_it() -> None:
 def test_a_peer_with_an_inclusion_promise_for_aged_work_may_work_on_the_newest_base() -> None:
     one = aged()
     assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, True)
-    assert one.microbatch_started() == STANDINGS[2]
+    assert one.microbatch_started() == COMMIT_REFS[2]
     assert one.microbatch_trained(MICROBATCH)
     assert one.may_work_ahead
     with pytest.raises(RuntimeError, match="waits"):
-        one.sign(header_of(STANDINGS[2]))
+        one.sign(header_of(COMMIT_REFS[2]))
     assert one.committed(ROUNDS[2]).promised is not None
-    assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, STANDINGS[2])
-    assert one.sign(header_of(STANDINGS[2]))
+    assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, COMMIT_REFS[2])
+    assert one.sign(header_of(COMMIT_REFS[2]))
     assert (one.phase, one.round) == (Phase.SIGNED, 4)
 
 
@@ -438,7 +438,7 @@ def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> No
         one.microbatch_started()
     assert one.committed(ROUNDS[3]).promised is not None
     assert one.phase is Phase.WORKING
-    assert one.sign(header_of(STANDINGS[2]))
+    assert one.sign(header_of(COMMIT_REFS[2]))
 
 
 # The end of the run.
@@ -447,11 +447,11 @@ def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> No
 def test_the_last_commit_ends_whatever_is_under_way() -> None:
     sorts: frozenset[int] = frozenset()
     for one, lost in (
-        (trained(2, STANDINGS[7], sorts), 2 * MICROBATCH),
-        (signed(1, STANDINGS[6], sorts), MICROBATCH),
-        (promised(8, STANDINGS[7]), 0),
-        (promised(9, STANDINGS[7]), MICROBATCH),
-        (machine(STANDINGS[7]), 0),
+        (trained(2, COMMIT_REFS[7], sorts), 2 * MICROBATCH),
+        (signed(1, COMMIT_REFS[6], sorts), MICROBATCH),
+        (promised(8, COMMIT_REFS[7]), 0),
+        (promised(9, COMMIT_REFS[7]), MICROBATCH),
+        (machine(COMMIT_REFS[7]), 0),
     ):
         assert one.committed(ROUNDS[7]).samples_lost == lost
         assert (one.phase, one.samples, one.signed) == (Phase.BEHIND, 0, None)
@@ -461,7 +461,7 @@ def test_the_last_commit_ends_whatever_is_under_way() -> None:
 
 
 def test_a_microbatch_under_way_at_the_last_commit_is_not_counted() -> None:
-    one = machine(STANDINGS[7])
+    one = machine(COMMIT_REFS[7])
     one.microbatch_started()
     learn(one, 8)
     assert not one.microbatch_trained(MICROBATCH)
@@ -482,13 +482,13 @@ def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None
 
 
 def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_nothing_older() -> None:
-    header = header_of(STANDINGS[3])
+    header = header_of(COMMIT_REFS[3])
     for settle in (
         lambda one: one.listed(),
         lambda one: one.refused("no"),
         lambda one: one.promised(inclusion_promise_of(header, 4)),
     ):
-        one = machine(STANDINGS[1])
+        one = machine(COMMIT_REFS[1])
         one.restore(header)
         assert one.phase is Phase.SIGNED
         settle(one)
@@ -498,15 +498,15 @@ def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_no
         assert one.phase is Phase.PROMISED  # on the base of round 2 it may have worked before
         learn(one, 4)
         one.caught_up(ROUNDS[3].state)
-        assert one.microbatch_started() == STANDINGS[4]
+        assert one.microbatch_started() == COMMIT_REFS[4]
 
 
 def test_a_contribution_that_no_round_can_take_any_more_is_not_handed_in_again_after_a_restart() -> None:
-    for one, phase in ((machine(STANDINGS[MAX_AGE + 1]), Phase.WORKING), (machine(STANDINGS[8]), Phase.FINISHED)):
+    for one, phase in ((machine(COMMIT_REFS[MAX_AGE + 1]), Phase.WORKING), (machine(COMMIT_REFS[8]), Phase.FINISHED)):
         one.restore(header_of())
         assert (one.phase, one.signed, one.dropped) == (phase, None, {})
-    one = machine(STANDINGS[3], sorts=frozenset({2}))
-    one.restore(header_of(STANDINGS[1]))
+    one = machine(COMMIT_REFS[3], sorts=frozenset({2}))
+    one.restore(header_of(COMMIT_REFS[1]))
     assert one.phase is Phase.WORKING
 
 

@@ -11,13 +11,13 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.machines import (
+    COMMIT_REFS,
     MANIFEST,
     MICROBATCH,
     OTHER,
     PEER,
     ROUNDS,
     RUN,
-    STANDINGS,
     START,
     aged,
     behind,
@@ -124,10 +124,10 @@ def test_after_a_restart_the_cohort_s_contribution_is_asked_for_by_the_claim() -
 
 
 def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
-    one = machine(STANDINGS[1])
-    one.restore(header_of(STANDINGS[2]))  # the state of round 2 was lost with the machine
+    one = machine(COMMIT_REFS[1])
+    one.restore(header_of(COMMIT_REFS[2]))  # the state of round 2 was lost with the machine
     learn(one, 2)
-    one.promised(inclusion_promise_of(header_of(STANDINGS[2]), 3))
+    one.promised(inclusion_promise_of(header_of(COMMIT_REFS[2]), 3))
     learn(one, 3)
     one.caught_up(ROUNDS[1].state, took_long=True)
     assert one.phase is Phase.BEHIND
@@ -152,7 +152,7 @@ def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -
     assert one.microbatch_trained(MICROBATCH)
     learn(one, 3)
     assert one.phase is Phase.BEHIND
-    assert one.microbatch_started(to_finish=True) == STANDINGS[2]
+    assert one.microbatch_started(to_finish=True) == COMMIT_REFS[2]
     assert one.microbatch_trained(MICROBATCH)
 
 
@@ -176,24 +176,24 @@ def slow(reached: int = 1, newest: int = 2) -> RoundMachine:
     """One that fetched a state for about as long as a round takes."""
     one = machine()
     learn(one, *range(1, newest + 1))
-    one.caught_up(STANDINGS[reached].state, took_long=True)
+    one.caught_up(COMMIT_REFS[reached].state, took_long=True)
     return one
 
 
 def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again() -> None:
     one = slow()
-    assert (one.phase, one.held, one.missing, one.is_overdue) == (Phase.WORKING, STANDINGS[1], STANDINGS[2], False)
+    assert (one.phase, one.held, one.missing, one.is_overdue) == (Phase.WORKING, COMMIT_REFS[1], COMMIT_REFS[2], False)
     for _ in range(2):
-        assert one.microbatch_started() == STANDINGS[1]
+        assert one.microbatch_started() == COMMIT_REFS[1]
         assert one.microbatch_trained(MICROBATCH)
-    assert one.base == STANDINGS[1]
-    header = header_of(STANDINGS[1], 2)
+    assert one.base == COMMIT_REFS[1]
+    header = header_of(COMMIT_REFS[1], 2)
     assert one.sign(header)
     one.promised(inclusion_promise_of(header, 3))
-    assert (one.phase, one.missing) == (Phase.BEHIND, STANDINGS[2])  # once
+    assert (one.phase, one.missing) == (Phase.BEHIND, COMMIT_REFS[2])  # once
     learn(one, 3)
     one.caught_up(ROUNDS[2].state, took_long=True)
-    assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[3], None)
+    assert (one.phase, one.held, one.missing) == (Phase.WORKING, COMMIT_REFS[3], None)
 
 
 def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
@@ -204,13 +204,13 @@ def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
     assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError, match="no microbatch"):
         one.microbatch_started()
-    assert one.sign(header_of(STANDINGS[1]))
+    assert one.sign(header_of(COMMIT_REFS[1]))
 
 
 def test_commits_before_its_first_microbatch_do_not_make_it_fetch_again() -> None:
     one = slow()
     learn(one, 3)
-    assert (one.phase, one.is_overdue, one.microbatch_started()) == (Phase.WORKING, False, STANDINGS[1])
+    assert (one.phase, one.is_overdue, one.microbatch_started()) == (Phase.WORKING, False, COMMIT_REFS[1])
 
 
 def test_a_state_too_old_to_work_on_is_left_for_the_newest() -> None:
@@ -244,7 +244,7 @@ def test_work_on_an_old_state_that_the_log_refuses_is_not_begun_again() -> None:
     one = slow()
     one.microbatch_started()
     assert one.microbatch_trained(MICROBATCH)
-    assert one.sign(header_of(STANDINGS[1]))
+    assert one.sign(header_of(COMMIT_REFS[1]))
     assert one.refused("bad body") == MICROBATCH
     assert one.phase is Phase.BEHIND
 

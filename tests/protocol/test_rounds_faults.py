@@ -41,7 +41,7 @@ Message: TypeAlias = tuple[Peer | Log, Callable[[], None]]  # the addressee, and
 
 
 class Swarm(RuleBasedStateMachine):
-    """The peers, their mail and the log. ``something_happens`` draws one of ``HAPPENINGS``, each a method below.
+    """The peers, their mail and the log. ``something_happens`` draws one of ``happenings``, each a method below.
 
     They are not rules of their own, for hypothesis leaves out half of the rules in every run, and a swarm whose log never commits shows
     little. Here a run leaves out only some kinds of *faults*.
@@ -440,9 +440,9 @@ class Swarm(RuleBasedStateMachine):
         assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
 
     def every_claim_of_what_has_an_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names(self) -> None:
-        for contribution, rounds in self.log.gossip_states.inclusion_promises.items():
+        for contribution, rounds in self.log.record.inclusion_promises.items():
             (round_,) = rounds
-            header = self.log.gossip_states.headers[contribution]
+            header = self.log.record.headers[contribution]
             if not self.num_checked < round_ <= len(self.log.tables):
                 continue
             table = self.log.tables[round_ - 1]

@@ -209,7 +209,7 @@ def test_the_time_in_which_this_node_holds_a_caller_back_does_not_count() -> Non
     run(whole())
 
 
-def test_who_sent_a_microbatch_lately_gets_a_place_sooner_and_keeps_it_longer() -> None:
+def test_who_sent_much_lately_gets_a_place_sooner_and_keeps_it_longer() -> None:
     async def whole() -> None:
         clock, crowd = idle_crowd(2)
         assert await crowd.call(b"member")

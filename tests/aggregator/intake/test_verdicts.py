@@ -27,7 +27,7 @@ from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Outcome, Verdict
-from tests.aggregator.service import FeedUpdate
+from tests.aggregator.service import CountedEvent
 from tests.audited import AUDITORS, OPERATOR, audited_ledger, go_on, settle, verdict_of
 from tests.clocks import ManualClock
 from tests.contributions import PEERS, header_of
@@ -56,7 +56,7 @@ class Service:
         self.waiting = Waiting(self.path.parent, self)
         context: Any = SimpleNamespace(endpoint=self.endpoint, waiting=self.waiting, ledger=self.ledger)
         self.decider = LoneDecider(None, None)  # type: ignore[arg-type]
-        self.verdicts = Verdicts(context, Faults(ManualClock()), FeedUpdate(self), self.decider)
+        self.verdicts = Verdicts(context, Faults(ManualClock()), CountedEvent(self), self.decider)
 
     def stop(self, error: BaseException | None) -> None:
         """Take the place of the program's ``Broken``."""

@@ -40,19 +40,19 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=[pytest.mark.swarm, pytest.mark.faults]) for seed in range(3, 53))])
-def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(log: Log, directory: Path, seed: int) -> None:
+def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(log: Log, directory: Path, seed: int) -> None:
     log.close()
     chance = random.Random(seed)
-    acknowledged: dict[int, str] = {}  # index -> digest of the entry, as the leaders said
+    acknowledged: dict[int, str] = {}  # index -> digest of the entry, as the writers said
     heads: dict[int, str] = {}  # size -> root
     for _ in range(4):
-        with child("append", directory) as leader:
-            assert leader.stdout is not None
-            lines = [leader.stdout.readline() for _ in range(chance.randint(1, 30))]
+        with child("append", directory) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline() for _ in range(chance.randint(1, 30))]
             for _ in range(chance.randint(0, 30_000)):  # into the middle of whatever it does next
                 pass
-            os.kill(leader.pid, signal.SIGKILL)
-            lines += leader.stdout.read().splitlines(keepends=True)
+            os.kill(writer.pid, signal.SIGKILL)
+            lines += writer.stdout.read().splitlines(keepends=True)
         for line in lines:
             if line.endswith("\n"):  # else it was killed while it printed
                 size, root, *entries = line.split()
@@ -64,7 +64,7 @@ def test_nothing_acknowledged_is_lost_when_the_leader_is_killed(log: Log, direct
             assert acknowledged == {index: sha256(stored[index]).hex() for index in acknowledged}
             assert all(rfc_root(stored[:size]).hex() == root for size, root in heads.items())
         assert verified(directory).size == len(stored)
-    assert acknowledged  # not all of them need be: one may be stored when its leader dies before it says so
+    assert acknowledged  # not all of them need be: one may be stored when its writer dies before it says so
 
 
 def test_a_database_restored_from_an_old_copy_is_not_signed_for(log: Log, directory: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_database_restored_from_an_old_copy_is_not_signed_for(log: Log, direct
 def test_a_database_cut_off_in_the_wal_is_not_signed_for(log: Log, directory: Path) -> None:
     grow(log, 4)
     copy = directory.with_name("copy")
-    shutil.copytree(directory, copy)  # as a killed leader leaves it: most of it in the WAL
+    shutil.copytree(directory, copy)  # as a killed writer leaves it: most of it in the WAL
     wal = copy / f"{DATABASE}-wal"
     (copy / f"{DATABASE}-shm").unlink()
     os.truncate(wal, wal.stat().st_size // 2)

@@ -263,12 +263,12 @@ def test_an_operator_cannot_sign_an_invalid_entry_into_a_sound_log(directory: Pa
         verified(directory)
 
 
-def test_a_running_log_is_verified_beside_its_leader(directory: Path) -> None:
+def test_a_running_log_is_verified_beside_its_writer(directory: Path) -> None:
     sizes = []
-    with child("append", directory) as leader:
-        assert leader.stdout is not None
+    with child("append", directory) as writer:
+        assert writer.stdout is not None
         for _ in range(10):
-            assert leader.stdout.readline() != ""
+            assert writer.stdout.readline() != ""
             found = verified(directory)
             assert found.signed_size <= found.size
             sizes.append(found.size)

@@ -48,7 +48,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda *given: norms.projected(*given, BATCH_NORM_EPSILON), some)
 
 
-def test_a_microbatch_more_pixels_than_are_taken_at_a_time_give_what_all_at_once_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_more_pixels_than_are_taken_at_a_time_give_what_all_at_once_do(monkeypatch: pytest.MonkeyPatch) -> None:
     some = inputs(4, 8, 32, 8, 16, 33)
     in_parts = norms.projected(*some, BATCH_NORM_EPSILON)
     monkeypatch.setattr(norms, "_CACHED", 1 << 10)

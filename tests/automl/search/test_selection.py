@@ -23,8 +23,8 @@ def test_the_choice_is_what_the_textbook_standard_error_says(seed: int) -> None:
     rng = np.random.default_rng(seed)
     losses = rng.integers(0, 10_000, (10, 60)) + rng.integers(0, 1500, 10)[:, None]
     best = losses[losses.mean(axis=1).argmin()]
-    wait_within = [row for row in range(10) if (losses[row] - best).mean() <= (losses[row] - best).std(ddof=1) / np.sqrt(60)]
-    assert chosen(points_of(losses), losses) == wait_within[0]  # they are in the order of their costs
+    close = [row for row in range(10) if (losses[row] - best).mean() <= (losses[row] - best).std(ddof=1) / np.sqrt(60)]
+    assert chosen(points_of(losses), losses) == close[0]  # they are in the order of their costs
 
 
 def test_what_all_find_hard_does_not_hide_a_difference() -> None:

@@ -105,10 +105,10 @@ def test_a_microbatch_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_befor
             with Crossings() as crossings:
                 loss = worker.backward(batch, architecture)
             there = Batch(batch.inputs.to(GPU), batch.targets.to(GPU))
-            with Crossings() as wait_within:
+            with Crossings() as crossings_there:
                 worker.backward(there, architecture)
         assert crossings.found == ["aten._to_copy.default"] * 2  # inputs and targets
-        assert not wait_within.found  # so it can be recorded
+        assert not crossings_there.found  # so it can be recorded
         assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
 
 

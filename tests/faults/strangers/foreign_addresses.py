@@ -57,9 +57,9 @@ class Victims:
                 server.close()
 
     async def _listen(self, host: str) -> None:
-        def count(_reader: asyncio.StreamReader, leader: asyncio.StreamWriter) -> None:
+        def count(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.dials[address] += 1
-            leader.transport.abort()
+            writer.transport.abort()
 
         server = await asyncio.start_server(count, host, 0, family=socket.AF_INET)
         self._servers.append(server)

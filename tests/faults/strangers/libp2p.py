@@ -56,10 +56,10 @@ class Stream:
 class Connection:
     """One connection of one new key."""
 
-    def __init__(self, reader: asyncio.StreamReader, leader: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Use ``Connection.open``."""
         self._reader = reader
-        self._leader = leader
+        self._writer = writer
         self._next = 1
         self.streams: dict[int, Stream] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -71,16 +71,16 @@ class Connection:
         Raises:
             OSError, EOFError: it is refused, or cut.
         """
-        reader, leader = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port)
         try:
-            await _select(reader, leader.write, TLS)
-            await leader.start_tls(_context(Ed25519PrivateKey.generate()))
-            if leader.get_extra_info("ssl_object").selected_alpn_protocol() != YAMUX.decode():
-                await _select(reader, leader.write, YAMUX)
+            await _select(reader, writer.write, TLS)
+            await writer.start_tls(_context(Ed25519PrivateKey.generate()))
+            if writer.get_extra_info("ssl_object").selected_alpn_protocol() != YAMUX.decode():
+                await _select(reader, writer.write, YAMUX)
         except BaseException:
-            leader.transport.abort()
+            writer.transport.abort()
             raise
-        connection = cls(reader, leader)
+        connection = cls(reader, writer)
         connection._reading = asyncio.create_task(connection._read())
         return connection
 
@@ -106,12 +106,12 @@ class Connection:
         """End the connection with all its streams."""
         if self._reading is not None:
             self._reading.cancel()
-        self._leader.transport.abort()
+        self._writer.transport.abort()
 
     def send(self, kind: int, flags: int, number: int, data: bytes = b"", length: int | None = None) -> None:
         """Send a frame; ``length`` stands in its header where that does not count its data."""
-        if not self._leader.transport.is_closing():
-            self._leader.write(_HEADER.pack(0, kind, flags, number, len(data) if length is None else length) + data)
+        if not self._writer.transport.is_closing():
+            self._writer.write(_HEADER.pack(0, kind, flags, number, len(data) if length is None else length) + data)
 
     async def _read(self) -> None:
         """Take what comes until the connection ends."""
@@ -135,7 +135,7 @@ class Connection:
         finally:
             for stream in self.streams.values():
                 stream.reader.feed_eof()
-            self._leader.transport.abort()
+            self._writer.transport.abort()
 
 
 async def _select(reader: asyncio.StreamReader, write: Callable[[bytes], object], protocol: bytes) -> None:

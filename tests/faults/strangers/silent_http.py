@@ -34,21 +34,21 @@ async def _hold(gateway: tuple[str, int], address: str, said: bytes, opening: as
     while True:
         with contextlib.suppress(OSError):
             async with opening:
-                reader, leader = await asyncio.open_connection(*gateway, local_addr=(address, 0))
+                reader, writer = await asyncio.open_connection(*gateway, local_addr=(address, 0))
             opened.release()
             try:
-                leader.write(said)
-                await _until_cut(reader, leader, b"a" if said else b"")
+                writer.write(said)
+                await _until_cut(reader, writer, b"a" if said else b"")
             finally:
-                leader.transport.abort()
+                writer.transport.abort()
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _until_cut(reader: asyncio.StreamReader, leader: asyncio.StreamWriter, said: bytes) -> None:
+async def _until_cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes) -> None:
     """Return once the server closes a connection on which ``said`` is sent again and again."""
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BYTE_S):
                 if not await reader.read(1000):
                     return
-        leader.write(said)
+        writer.write(said)

@@ -15,14 +15,14 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.status import LiveStatus
 from tests.memory_log import DEADLINE_S
-from tests.peer.computer import Computer, Peer, board_in
+from tests.peer.computer import Computer, Peer, live_status_in
 
 SIZES = [(80, 24), (200, 60)]
 Story = Callable[["Scene", Pilot[None]], Awaitable[None]]
 
 
 class Shown(Peer):
-    """A peer that shows on its board what it is told."""
+    """A peer that shows in its status what it is told."""
 
     def __init__(self, live_status: LiveStatus) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Scene:
     """A peer whose status a test sets, and who is told things for real."""
 
     def __init__(self, directory: Path) -> None:
-        self.live_status = board_in(directory / "peer")
+        self.live_status = live_status_in(directory / "peer")
         self.live_status.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, phase="working", round=3)
         self.peer = Shown(self.live_status)
         self.limiter = Limiter(Limits(), directory, Computer().sensors, self.live_status)

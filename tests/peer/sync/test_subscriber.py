@@ -65,7 +65,7 @@ class Script:
         self.compared: list[float] = []  # when the log was asked for its head
         self.remembered: list[int] = []
 
-    def ear(self) -> CommitSubscriber:
+    def subscriber(self) -> CommitSubscriber:
         self.made = CommitSubscriber(self.context(), self, self, self)  # type: ignore[arg-type]
         return self.made
 
@@ -81,10 +81,10 @@ class Script:
     def pace(self) -> Any:
         return SimpleNamespace(left_ms=lambda _now_ms: 250.0)
 
-    async def hear(self, ear: CommitSubscriber) -> None:
+    async def hear(self, subscriber: CommitSubscriber) -> None:
         """Take what is heard, until this is cancelled."""
         while True:
-            update = await ear.next_update()
+            update = await subscriber.next_update()
             if isinstance(update, Update):
                 with update:
                     self.take(update.told)
@@ -162,21 +162,21 @@ class Script:
         self.forgotten.append(key)
 
 
-def hear(script: Script, how: Callable[[CommitSubscriber], Awaitable[None]] = lambda ear: ear.listen()) -> Script:
+def hear(script: Script, how: Callable[[CommitSubscriber], Awaitable[None]] = lambda subscriber: subscriber.listen()) -> Script:
     """Listen until the script is over."""
 
     async def listen() -> None:
-        ear = script.ear()
-        hearing = asyncio.create_task(script.hear(ear))
+        subscriber = script.subscriber()
+        hearing = asyncio.create_task(script.hear(subscriber))
         try:
-            await how(ear)
+            await how(subscriber)
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # what is being passed on is on its way
         finally:
             for _ in range(3):  # so is what was heard
                 await asyncio.sleep(0)
             hearing.cancel()
-        await ear.close()
+        await subscriber.close()
 
     run_virtual(listen())
     return script
@@ -259,7 +259,7 @@ def test_a_commit_that_contradicts_what_is_known_is_not_passed_on() -> None:
 
 
 def test_the_first_look_waits_for_the_log_and_says_so() -> None:
-    script = hear(Script([AWAY, AWAY, told(7)]), lambda ear: ear.first_look())
+    script = hear(Script([AWAY, AWAY, told(7)]), lambda subscriber: subscriber.first_look())
     assert (rounds(script), script.shown) == ([7], [True, True, False])
     assert script.asked == [(0, None, 0), (0, None, 0.5), (0, None, 1.5)]
 
@@ -276,13 +276,13 @@ def test_nothing_is_passed_on_after_the_end() -> None:
             return b""
 
         await network.endpoint(OTHERS[0]).serve("commit", never)
-        ear = CommitSubscriber(script.context(node), script, script, script)  # type: ignore[arg-type]
-        hearing = asyncio.create_task(script.hear(ear))
-        await ear.first_look()
+        subscriber = CommitSubscriber(script.context(node), script, script, script)  # type: ignore[arg-type]
+        hearing = asyncio.create_task(script.hear(subscriber))
+        await subscriber.first_look()
         await reached.wait()
         hearing.cancel()
-        await ear.close()
-        assert not ear._pushing
+        await subscriber.close()
+        assert not subscriber._pushing
 
     run_virtual(story())
 
@@ -290,42 +290,42 @@ def test_nothing_is_passed_on_after_the_end() -> None:
 # What it tells others, over a network in memory.
 
 
-def with_two_ears(story: Callable[[MemoryLog, CommitSubscriber, LogClient], Awaitable[None]]) -> None:
-    """Run ``story`` with an ear that has heard of nothing, and another peer's line to it."""
+def with_two_peers(story: Callable[[MemoryLog, CommitSubscriber, LogClient], Awaitable[None]]) -> None:
+    """Run ``story`` with a subscriber that has heard of nothing, and another peer's line to it."""
 
     async def play() -> None:
         network = MemoryNetwork()
         log = await MemoryLog(network).start()
         node, other = (network.endpoint(peer.public_key) for peer in PEERS[:2])
         client, script = LogClient(node, log.manifest, log.ledger.run), Script([])
-        ear = CommitSubscriber(script.context(node, client), script, script, script)  # type: ignore[arg-type]
-        hearing = asyncio.create_task(script.hear(ear))
-        await ear.start()
-        await story(log, ear, LogClient(other, log.manifest, log.ledger.run))
+        subscriber = CommitSubscriber(script.context(node, client), script, script, script)  # type: ignore[arg-type]
+        hearing = asyncio.create_task(script.hear(subscriber))
+        await subscriber.start()
+        await story(log, subscriber, LogClient(other, log.manifest, log.ledger.run))
         hearing.cancel()
-        await ear.close()
+        await subscriber.close()
 
     asyncio.run(play())
 
 
 def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
-    async def story(log: MemoryLog, ear: CommitSubscriber, other: LogClient) -> None:
+    async def story(log: MemoryLog, subscriber: CommitSubscriber, other: LogClient) -> None:
         key = PublicKey(PEERS[0].public_key)
         assert (await other.next_update(key, 0, left_ms=None)).commitment is None
         log.give(PEERS[2])
         entry = log.commit()
-        await ear.first_look()
+        await subscriber.first_look()
         answer = await other.next_update(key, 0, left_ms=None)
         assert answer.commitment is not None
         assert (answer.commitment.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
         assert (await other.next_update(key, 1, left_ms=None)).commitment is None
-        assert unpack(FeedAnswer, await ear._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
+        assert unpack(FeedAnswer, await subscriber._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
 
-    with_two_ears(story)
+    with_two_peers(story)
 
 
 def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
-    async def story(log: MemoryLog, ear: CommitSubscriber, other: LogClient) -> None:
+    async def story(log: MemoryLog, subscriber: CommitSubscriber, other: LogClient) -> None:
         log.give(PEERS[2])
         log.commit()
         node, key = log.network.endpoint(OTHERS[0]), PublicKey(PEERS[0].public_key)
@@ -333,21 +333,21 @@ def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
         for false in (b"", b"garbage", pack(Receipt(receipt.entry, 0, receipt.proof, receipt.tree_head))):
             with pytest.raises(Refused):
                 await node.call(key, "commit", false, timeout_s=5)
-            assert ear.newest is None
+            assert subscriber.newest is None
         await node.call(key, "commit", pack(receipt), timeout_s=5)
-        assert ear.newest is not None
-        assert ear.newest.receipt == receipt
+        assert subscriber.newest is not None
+        assert subscriber.newest.receipt == receipt
 
-    with_two_ears(story)
+    with_two_peers(story)
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    async def story(log: MemoryLog, _ear: CommitSubscriber, _other: LogClient) -> None:
+    async def story(log: MemoryLog, _subscriber: CommitSubscriber, _other: LogClient) -> None:
         for false in (b"", b"\xff", bytes(1000)):
             with pytest.raises(Refused):
                 await log.endpoint.call(PublicKey(PEERS[0].public_key), "commit-after", false, timeout_s=5)
 
-    with_two_ears(story)
+    with_two_peers(story)
 
 
 def test_a_log_that_was_away_is_asked_for_its_head_before_its_news_are_taken() -> None:
@@ -370,7 +370,7 @@ def test_a_log_that_does_not_know_the_round_that_is_known_here_is_asked_for_its_
 
 
 def test_at_its_start_a_peer_takes_nothing_from_a_log_that_lacks_what_it_signed() -> None:
-    script = hear(Script([told(7)], whole=[False, True]), lambda ear: ear.first_look())
+    script = hear(Script([told(7)], whole=[False, True]), lambda subscriber: subscriber.first_look())
     assert (script.compared, rounds(script)) == ([0, 0.5], [7])
 
 

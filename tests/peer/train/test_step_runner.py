@@ -138,22 +138,30 @@ class Scene:
 
 
 async def follow(pool: HeldPool, step_runner: StepRunner) -> None:
-    """Tell the shift of what happens at the worker pool, as a session does."""
+    """Tell the step runner what happens at the worker pool, as a session does."""
     while True:
         await pool.changes.next()
         step_runner.look_again()
 
 
 def play(
-    story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, microbatches: int = MANY, most: int = MANY, seated: bool = True
+    story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, microbatches: int = MANY, most: int = MANY, has_place: bool = True
 ) -> Scene:
-    """Run a step runner beside ``story``; ``microbatches``: how many there is time for."""
+    """Run a step runner beside ``story``.
+
+    Args:
+        story: what happens meanwhile.
+        workers: in the pool.
+        microbatches: how many there is time for.
+        most: how many the gradient accumulator may have.
+        has_place: whether the place in the cohort is known from the start.
+    """
 
     async def whole() -> Scene:
         pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
         machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START)
         cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
-        if seated:
+        if has_place:
             cohort_session.set_result(CohortSession(PEER.public_key))
 
         timing = Timing(microbatches)
@@ -330,7 +338,7 @@ def test_once_the_first_microbatch_is_done_the_cohort_is_waited_for_while_the_ot
         scene.pool.ends(0)
         scene.pool.ends(1)
 
-    assert len(play(story, microbatches=3, seated=False).accumulator) == 3
+    assert len(play(story, microbatches=3, has_place=False).accumulator) == 3
 
 
 def test_a_free_worker_that_is_faster_is_asked_first() -> None:

@@ -51,7 +51,7 @@ def test_the_loss_is_the_mean_over_samples() -> None:
     assert three_microbatches().loss == pytest.approx((16 * 2 + 48 * 1 + 16 * 0.123456789) / 80)
 
 
-def test_a_accumulator_has_as_many_microbatches_as_were_added() -> None:
+def test_an_accumulator_has_as_many_microbatches_as_were_added() -> None:
     assert len(GradientAccumulator(2, ASKED)) == 0
     assert len(three_microbatches()) == 3
 

@@ -86,27 +86,27 @@ async def trained(pool: WorkerPool, microbatches: int, beside: Callable[[], Awai
     )
     cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
     cohort_session.set_result(CohortSession(PEER.public_key))
-    shift = StepRunner(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), cohort_session, Unhurried())
-    shifts.append(shift)
+    runner = StepRunner(Drawn(microbatches), 0, accumulator, pool, progress_of(machine), cohort_session, Unhurried())
+    runners.append(runner)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(shift.run())
+        tasks.create_task(runner.run())
         if beside is not None:
             await beside()
-    shifts.remove(shift)
+    runners.remove(runner)
     assert machine.samples == accumulator.samples == microbatches * MICROBATCH
     return accumulator
 
 
 lines: list[str] = []  # what a person would have read
-shifts: list[StepRunner] = []  # under way
+runners: list[StepRunner] = []  # under way
 
 
 async def told(pool: WorkerPool) -> None:
     """Take note of what happens at a worker pool, as a session does."""
     while True:
         lines.extend(await pool.changes.next())
-        for shift in shifts:
-            shift.look_again()
+        for runner in runners:
+            runner.look_again()
 
 
 def alone(weights: Tensor, teacher: Tensor | None, microbatches: int, dataset: Dataset | None = None) -> GradientAccumulator:

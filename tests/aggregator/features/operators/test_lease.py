@@ -26,8 +26,8 @@ def etcd(tmp_path: Path) -> Iterator[RealEtcd]:
 @needs_etcd
 def test_one_at_a_time_has_its_turn_and_the_next_ones_term_is_later(etcd: RealEtcd) -> None:
     async def scene() -> None:
-        listen_address = Etcd(["http://127.0.0.1:9", etcd.url])  # of two endpoints one is enough
-        one, two = Lease(listen_address, RUN, ONE, ttl_s=2), Lease(listen_address, RUN, TWO, ttl_s=2)
+        client = Etcd(["http://127.0.0.1:9", etcd.url])  # of two endpoints one is enough
+        one, two = Lease(client, RUN, ONE, ttl_s=2), Lease(client, RUN, TWO, ttl_s=2)
         await one.check()
         assert await one.holder() is None
         first = await one.won()
@@ -44,7 +44,7 @@ def test_one_at_a_time_has_its_turn_and_the_next_ones_term_is_later(etcd: RealEt
         assert not one.is_held
         assert await asyncio.wait_for(waiting, 30) > first
         assert await one.holder() == TWO
-        listen_address.close()
+        client.close()
 
     asyncio.run(scene())
 
@@ -52,8 +52,8 @@ def test_one_at_a_time_has_its_turn_and_the_next_ones_term_is_later(etcd: RealEt
 @needs_etcd
 def test_who_cannot_renew_stops_by_its_own_clock_before_another_can_have_its_turn(etcd: RealEtcd) -> None:
     async def scene() -> None:
-        listen_address = Etcd([etcd.url])
-        one, two = Lease(listen_address, RUN, ONE, ttl_s=2), Lease(listen_address, RUN, TWO, ttl_s=2)
+        client = Etcd([etcd.url])
+        one, two = Lease(client, RUN, ONE, ttl_s=2), Lease(client, RUN, TWO, ttl_s=2)
         await one.won()
         asked_s = time.monotonic()
         assert etcd.process is not None
@@ -66,23 +66,23 @@ def test_who_cannot_renew_stops_by_its_own_clock_before_another_can_have_its_tur
         assert one._until_s < asked_s + 2  # by the clock of the one that stops: this is what is promised
         await two.won()
         etcd.stop(signal.SIGKILL)
-        waiting = asyncio.create_task(one.won())  # timeout, while etcd is away
+        waiting = asyncio.create_task(one.won())  # in vain, while etcd is away
         await two.kept()
         assert not waiting.done()
         etcd.start()
         await asyncio.wait_for(waiting, 60)
-        listen_address.close()
+        client.close()
 
     asyncio.run(scene())
 
 
 def test_an_etcd_that_is_away_at_the_start_is_told_in_one_line() -> None:
     async def scene() -> None:
-        listen_address = Etcd(["http://127.0.0.1:9"])
+        client = Etcd(["http://127.0.0.1:9"])
         with pytest.raises(UserError, match=r"127\.0\.0\.1:9.*start etcd") as raised:
-            await Lease(listen_address, RUN, ONE, ttl_s=2).check()
+            await Lease(client, RUN, ONE, ttl_s=2).check()
         assert "\n" not in str(raised.value)
-        listen_address.close()
+        client.close()
 
     asyncio.run(scene())
 

@@ -90,7 +90,7 @@ def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule =
     play(whole, admission=rule)
 
 
-def test_an_invited_key_leases_and_comes_back_by_its_pass_and_no_other_leases(tmp_path: Path) -> None:
+def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_other_leases(tmp_path: Path) -> None:
     async def story(invited: Invited) -> None:
         token = invited.token()
         with pytest.raises(NotLetIn, match="not open to everybody"):

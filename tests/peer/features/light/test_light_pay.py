@@ -16,7 +16,7 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.signing import Digest
 from tests.memory_log import PEERS, MemoryLog
-from tests.peer.computer import board_in
+from tests.peer.computer import live_status_in
 
 LIGHT, GATEWAY, OTHER = PEERS[0], PEERS[1], PEERS[2]
 KEYS = {LIGHT.public_key}  # whose claims are in the gateway's contributions
@@ -37,7 +37,7 @@ class Scene:
 
     def begin(self) -> None:
         """Start the light contributor, perhaps again."""
-        self.live_status = board_in(self.directory, self.lines)
+        self.live_status = live_status_in(self.directory, self.lines)
         self.light = Pay(self.log.signed, LIGHT.public_key, PeerStore(self.directory), self.live_status)
 
     async def counted(self) -> Digest:

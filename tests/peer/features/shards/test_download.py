@@ -25,7 +25,7 @@ from manta_swarm.runtime.console import PrintingConsole
 from tests.automl.data.files import noise, write_picture
 from tests.consoles import Lines
 from tests.memory_log import until
-from tests.peer.computer import board_in
+from tests.peer.computer import live_status_in
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
@@ -45,7 +45,7 @@ class Swarm:
         self.source, self.folder = tmp_path / "noise", tmp_path / "here"
         self.folder.mkdir()
         self.said = Lines()
-        self.live_status = board_in(tmp_path / "status", self.said)
+        self.live_status = live_status_in(tmp_path / "status", self.said)
         self.blob_store = BlobStore(max_bytes=0)
         self.here = self.network.endpoint(HERE)
         self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said)

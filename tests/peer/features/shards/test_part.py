@@ -26,7 +26,7 @@ from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.console import PrintingConsole
 from tests.automl.data.files import noise, write_picture
-from tests.peer.computer import board_in
+from tests.peer.computer import live_status_in
 from tests.runs import manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
@@ -77,7 +77,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, microbatch_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
     holders = Holders(node, bytes(32), [OPERATOR.public_key], PrintingConsole())
-    live_status = board_in(tmp_path / "status")
+    live_status = live_status_in(tmp_path / "status")
     download = Download(node, manifest, folder, holders, BlobStore(max_bytes=0), live_status)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
     with pytest.raises(UserError, match="a gateway needs all of shards-set: give a larger --data-limit, make room, or leave"):

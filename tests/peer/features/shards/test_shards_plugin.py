@@ -18,7 +18,7 @@ from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import until
-from tests.peer.computer import Computer, board_in
+from tests.peer.computer import Computer, live_status_in
 from tests.peer.features.shards.test_download import OPERATOR, Swarm
 from tests.runs import manifest_of
 
@@ -38,7 +38,7 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, live_s
 @pytest.mark.parametrize("travels", [True, False])
 def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
     async def scenario() -> None:
-        swarm, live_status = Swarm(tmp_path), board_in(tmp_path / "status")
+        swarm, live_status = Swarm(tmp_path), live_status_in(tmp_path / "status")
         coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", live_status)
         if travels:
             await until(lambda: coming.done() or live_status.status.phase == FETCHING)
