@@ -156,7 +156,7 @@ class Session:
             self._found(await self.progress.promises.next_finding())
 
     def _look_again(self) -> None:
-        """What decides what this peer does has changed."""
+        """Decide anew what this peer does."""
         self.progress.changed.set()
         self._trainer.look_again()
 

@@ -40,7 +40,7 @@ class Tables:
     """Collects what the log says of its rounds while it is read; give ``take`` to whoever reads it."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin without any round."""
         self.rounds: dict[int, Played] = {}
         self._thresholds: tuple[Threshold, ...] = ()
 

@@ -37,7 +37,7 @@ class Ledgers(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """As it is published."""
+        """The ledger as it is published."""
 
 
 class Waiting:

@@ -61,7 +61,7 @@ class Log:
     """An open log. Its methods may be called from any thread; each blocks for as long as the disk takes."""
 
     def __init__(self, directory: Path, operator: Identity, connection: sqlite3.Connection, lock: DirectoryLock, log: Replay) -> None:
-        """For ``open`` and ``create`` only."""
+        """Use ``open`` or ``create`` instead."""
         self._directory = directory
         self._operator = operator
         self._origin = origin(log.ledger.run)

@@ -1,4 +1,4 @@
-"""What is wrong with a run, as far as whoever looks on can tell; since when. Pure: the time is an argument."""
+"""What is wrong with a run, as far as whoever looks on can tell, and since when. Pure: the time is an argument."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -37,23 +37,23 @@ class Alarms:
     """The alarms that are on."""
 
     def __init__(self) -> None:
-        """None is."""
+        """Begin with none."""
         self._on: dict[tuple[str, str], Alarm] = {}  # by kind and, of what lasts, text
         self._refusals: deque[tuple[int, int]] = deque()
 
     @property
     def on(self) -> list[Alarm]:
-        """The newest first."""
+        """The alarms that are on, the newest first."""
         return sorted(self._on.values(), key=lambda alarm: -alarm.since)[:MAX_ALARMS]
 
     def keep(self, wrong: Wrong, now: int) -> None:
-        """Something that stays wrong, whatever comes: evidence."""
+        """Keep an alarm on for good: there is evidence, which nothing that comes later undoes."""
         key = (wrong.kind, wrong.text)
         if key not in self._on and sum(bool(text) for _, text in self._on) < MAX_ALARMS:
             self._on[key] = Alarm(wrong, now)
 
     def look(self, wrongs: Iterable[Wrong], now: int) -> None:
-        """These are wrong now, and nothing else that passes."""
+        """Have the alarms of ``wrongs`` on, besides those that are kept for good; whichever is not among them passes."""
         passing = {(wrong.kind, ""): wrong for wrong in wrongs}
         self._on = {key: alarm for key, alarm in self._on.items() if key[1] or key in passing}
         for key, wrong in passing.items():

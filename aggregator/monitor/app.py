@@ -139,7 +139,7 @@ class MonitorApp:
         self._routed.router.redirect_slashes = False
 
     def next_moment(self) -> None:
-        """Something is new: what was made before is old."""
+        """Forget the answers that were made before: something is new."""
         self._cache.clear()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -265,7 +265,7 @@ class MonitorApp:
         return Response(file.data, media_type=file.media_type, headers={"cache-control": kept})
 
     async def _fault(self, _: Request, error: Exception) -> Response:
-        """What it is exactly has paths and names in it, which are the operator's: the log has that, each once and not without end."""
+        """Answer that the run's files cannot be read. Only the program's log gets the error, once, as it has paths in it."""
         told = str(error)
         if told not in self._faults_told and len(self._faults_told) < _FAULTS_TOLD:
             self._faults_told.add(told)
@@ -298,7 +298,7 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _is_this_computer(host: str, names: Collection[str]) -> bool:
-    """Is the value of a Host header a name of this computer, with any port: a tunnel may have another one at its other end."""
+    """Return whether the value of a Host header names this computer, with any port: a tunnel may have another one at its other end."""
     name = host.lower()
     if name.startswith("["):
         name, bracket, port = name[1:].partition("]")

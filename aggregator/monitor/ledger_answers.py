@@ -31,7 +31,7 @@ class LedgerAnswers:
     """Makes the answers of ``/api/ledger``; a method raises ``NotAnswered`` where a request has none."""
 
     def __init__(self, sight: Sight) -> None:
-        """Of what ``sight`` sees."""
+        """Answer from what ``sight`` sees."""
         self._sight = sight
 
     async def head(self, asked: Asked) -> Json:

@@ -86,7 +86,7 @@ class Tally:
         self._timeline.called(method)
 
     def end(self, method: str, out_bytes: int, peer: PublicKey | None) -> None:
-        """It was answered; or refused, with nothing."""
+        """Count the answer to a call; a call that was refused is answered with 0 bytes."""
         self.by_method[method].out_bytes += out_bytes
         if peer is not None:
             self._waiting[peer] -= 1
@@ -234,7 +234,7 @@ async def whatever_happens(*works: Coroutine[Any, Any, None]) -> None:
 
 
 def _tell_of_fault(task: "asyncio.Task[None]") -> None:
-    """A fault of this program's stops nothing here, and is seen all the same."""
+    """Log the fault with which a task ended; the others go on."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         logger.error("observers are not served any more", exc_info=error)

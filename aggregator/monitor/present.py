@@ -16,7 +16,7 @@ class Present:
     """Makes the answers about the present moment."""
 
     def __init__(self, sight: Sight) -> None:
-        """Of what ``sight`` sees."""
+        """Answer from what ``sight`` sees."""
         self._sight = sight
         self._totals: deque[tuple[int, int, int]] = deque()  # when, bytes received, bytes sent
         self._people: tuple[tuple[object, int, int], People] | None = None

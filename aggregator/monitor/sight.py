@@ -239,7 +239,7 @@ class Sight:
         return await asyncio.to_thread(self.members_front.read_on)
 
     def _judge_evaluation(self, now: int) -> None:
-        """Was what was evaluated the state that the log names?"""
+        """Compare the state that was evaluated last with the one that the log names, and raise an alarm if they differ."""
         newest = self.evaluations.newest
         if newest is None or newest.round > self.view.round or newest.round == self._judged:
             return

@@ -22,7 +22,7 @@ class TrustAnswers:
     """Makes the answers of ``/api/trust``; a method raises ``NotAnswered`` where a request has none."""
 
     def __init__(self, sight: Sight, present: Present) -> None:
-        """Of what ``sight`` sees, and of who is there."""
+        """Answer from what ``sight`` sees and from who is there."""
         self._sight = sight
         self._present = present
 

@@ -46,7 +46,7 @@ class PeerSeen:
         return self.last.round
 
     def take(self, claim: ClaimSeen) -> None:
-        """One more claim."""
+        """Add one more claim."""
         self.claims += 1
         self.microbatches += claim.microbatches
         self.samples += claim.samples

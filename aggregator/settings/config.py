@@ -268,7 +268,7 @@ class RunConfig(Section):
 
     @property
     def bodies(self) -> int:
-        """Of how many of the newest rounds the contributions are kept: where they are audited, of all that may still be judged."""
+        """How many of the newest rounds have their contributions kept: where they are audited, all rounds that may still be judged."""
         return max(self.follower.keep_bodies, self._rounds_judged)
 
     @property

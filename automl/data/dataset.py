@@ -100,7 +100,7 @@ class Dataset(TrainingSet, EvaluationSet, Protocol):
 
     @property
     def image_channels(self) -> int:
-        """Of one image: 1 (grey) or 3 (RGB); stereo: 3, of each of the two views."""
+        """How many channels one image has: 1 (grey) or 3 (RGB); stereo: 3, of each of the two views."""
 
     @property
     def num_classes(self) -> int:

@@ -114,17 +114,17 @@ class StereoDataset:
 
     @property
     def image_channels(self) -> int:
-        """RGB, of each view."""
+        """Three, RGB, of each view."""
         return 3
 
     @property
     def num_classes(self) -> int:
-        """None."""
+        """There are no classes."""
         return 0
 
     @property
     def class_titles(self) -> tuple[str, ...]:
-        """None."""
+        """There are no classes."""
         return ()
 
     @property

@@ -69,9 +69,10 @@ class LatencyTable:
         return self._corrected(min(self._cheapest_sum(space, resolution) for resolution in space.resolutions))
 
     def _cheapest_sum(self, space: SearchSpace, resolution: int) -> float:
-        """Layers add up, and do not touch one another but by their widths: for each width of a unit the cheapest way to it.
+        """Return the least sum of a network's layers at a resolution.
 
-        Of each layer the cheapest choice, and of each unit the cheapest depth.
+        Layers depend on one another by their widths alone: for each width of a unit the cheapest way to it is kept, with the
+        cheapest choice of each layer and the cheapest depth of each unit.
         """
         cheapest: dict[tuple[int, int, int, int], float] = {}  # by unit, index, channels in and out
         for key, shape, _ in layer_keys(space, resolution):

@@ -58,7 +58,7 @@ def split(x_BCHW: Tensor, first: int) -> tuple[Tensor, Tensor]:
 
 
 class _Split(torch.autograd.Function):
-    """The gradient of a slice is in torch a new tensor in rows, whatever the slice was, and channels_last ones are what is added to it."""
+    """Two slices of a batch. In torch the gradient of a slice is in rows, though what is added to it is in channels_last."""
 
     @staticmethod
     def forward(ctx: Any, x_BCHW: Tensor, first: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def joined(parts_BCHW: list[Tensor]) -> Tensor:
 
 
 class _Joined(torch.autograd.Function):
-    """The gradient of a part is in torch a view of some channels of each pixel, for which no operation that follows has fast code."""
+    """Parts joined by their channels. In torch the gradient of a part is a view of some channels of each pixel, which is slow to use."""
 
     @staticmethod
     def forward(ctx: Any, *parts_BCHW: Tensor) -> Tensor:

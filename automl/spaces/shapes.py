@@ -192,7 +192,7 @@ class MatchShape:
 
     @property
     def channels(self) -> int:
-        """By which the views are compared at a quarter of the resolution."""
+        """How many channels the views are compared by at a quarter of the resolution."""
         return self.groups * self.group_channels
 
 

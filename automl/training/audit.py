@@ -318,7 +318,7 @@ class Recomputation:
             self._find(self._founder, Judged(Outcome.VOID, "the residual that it leaves is not what its body leaves out"))
 
     def _check_digests(self) -> None:
-        """Of one step: find whether claims name as given what is known by digest, of who gave alone, or had no residual."""
+        """Check, after one step, that claims name as given what is known by digest: of who gave alone, or had no residual."""
         for place in self._giving:
             claim = self._submission.claims[place]
             if len(self._giving) == 1:

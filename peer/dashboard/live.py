@@ -112,7 +112,7 @@ class _Lower:
     """The lower part of the terminal."""
 
     def __init__(self, console: Console) -> None:
-        """Nothing is there yet."""
+        """Begin with nothing drawn on ``console``."""
         self._console = console
         self._lines: list[Text] = []
         self._lengths: list[int] = []  # of the lines that are on the terminal

@@ -63,7 +63,7 @@ class Feature:
         """The run has ended."""
 
     async def settle(self) -> None:
-        """Nothing more is handed in: finish what others may still want of it, within a bounded time."""
+        """Finish what others may still want once nothing more is handed in, within a bounded time."""
 
     async def close(self) -> None:
         """Give up what is under way."""

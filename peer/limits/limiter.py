@@ -68,7 +68,7 @@ class Limiter:
 
     @property
     def limits(self) -> Limits:
-        """Those of now."""
+        """The limits that hold now."""
         return self._limits
 
     def hold(self, traffic: Traffic) -> None:

@@ -237,7 +237,7 @@ class Promises:
             await asyncio.wait(self._looking.values(), timeout=timeouts.LAST_ROUND_S)
 
     async def close(self) -> None:
-        """Look no longer."""
+        """Stop looking for what became of contributions."""
         looking = list(self._looking.values())
         for task in looking:
             task.cancel()

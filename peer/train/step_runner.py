@@ -34,7 +34,7 @@ class Microbatches(Protocol):
 
     @property
     def step(self) -> int:
-        """From 0."""
+        """The number of the local step, from 0."""
 
     @property
     def most(self) -> int:
@@ -147,7 +147,7 @@ class StepRunner:
         return self._has_first and not self._cohort_session.done()
 
     def _awaits_worker(self) -> bool:
-        """Would there be another microbatch, if a worker were there that is not."""
+        """Return whether another microbatch would be started if a worker were there that is not."""
         free = self._pool.free()
         return any(self._could_start(worker) for worker in range(self._pool.size) if worker not in free)
 

@@ -47,7 +47,7 @@ class Timing:
         self._pace = progress.pace
 
     def works_ahead(self) -> bool:
-        """With an older contribution in this round, work on the newest base may begin if it is not done before the commit anyway."""
+        """Return whether work on the newest base may begin beside an older contribution in this round: it cannot end before the commit."""
         return self.may_work_ahead() and self.spare_s <= 0
 
     @property
@@ -56,8 +56,10 @@ class Timing:
         return (self._pace.left_ms(self._context.clock.now_ms()) - self._pace.microbatch_ms) / 1000
 
     def may_work_ahead(self) -> bool:
-        """Only where a round has no time for two microbatches. Whoever is faster waits for the commit, and then has a whole round:
-        a microbatch begun near the deadline would be late again, and so on in every round, one microbatch in each.
+        """Return whether work may begin before the commit: only where a round has no time for two microbatches.
+
+        Whoever is faster waits for the commit, and then has a whole round: a microbatch begun near the deadline would be late again, and so
+        on in every round, one microbatch in each.
         """
         return self._machine.may_work_ahead and 2 * self._pace.microbatch_ms > self._progress.open_ms(self._context.manifest)
 
@@ -139,7 +141,7 @@ class LocalTrainer:
         self._open_ms = 0  # how long the round of the base is open
 
     def look_again(self) -> None:
-        """What decides whether microbatches are started has changed."""
+        """Decide anew whether microbatches are started."""
         if self._step_runner is not None:
             self._step_runner.look_again()
 

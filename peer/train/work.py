@@ -1,4 +1,4 @@
-"""The microbatches of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
+"""The microbatches of one base at one peer: their gradients summed up, the claim, where the time went, the thread that computes."""
 
 import asyncio
 import time

@@ -141,7 +141,7 @@ class SingleWorker:
 
     @property
     def size(self) -> int:
-        """One."""
+        """There is one worker."""
         return 1
 
     @property
@@ -189,7 +189,7 @@ class InProcess(SingleWorker):
         return self._worker.num_weights
 
     async def start(self) -> None:
-        """Nothing is to be started."""
+        """Start nothing: the thread is there."""
 
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
         """See ``WorkerPool``."""
@@ -216,21 +216,21 @@ class InProcess(SingleWorker):
             await asyncio.to_thread(give_back_memory)
 
     async def close(self) -> None:
-        """Nothing is to be ended: the thread is its maker's."""
+        """End nothing: whoever made the thread ends it."""
 
 
 class IdlePool:
-    """The worker pool of a peer that trains nothing: no workers, of the run's N all the same. Implements ``WorkerPool``."""
+    """The worker pool of a peer that trains nothing: it has no workers. Implements ``WorkerPool``."""
 
     def __init__(self, num_weights: int) -> None:
-        """Of a run with so many weights."""
+        """Stand in a run with so many weights."""
         self.num_weights = num_weights
         self.is_paused = False
         self.changes = Changes()
 
     @property
     def size(self) -> int:
-        """None."""
+        """There are no workers."""
         return 0
 
     def present(self) -> Sequence[int]:
@@ -286,7 +286,7 @@ class Account:
 
 @dataclass
 class _Account(Account):
-    """That of a worker pool's worker."""
+    """The time of a worker of this pool."""
 
     counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
 
@@ -296,7 +296,7 @@ class Counting(Protocol):
 
     @property
     def busy_ms(self) -> float:
-        """Milliseconds so far."""
+        """How many milliseconds it has computed so far."""
 
 
 class ThrottledPool:

@@ -161,7 +161,7 @@ class Brought:
 
     @property
     def num_bytes(self) -> int:
-        """What is here takes so many bytes, with what is on its way."""
+        """How many bytes what is here takes, with what is on its way."""
         return self.folder.num_bytes
 
     @property

@@ -87,7 +87,7 @@ async def fetch_states(directory: Path, ledger: Ledger, addresses: Sequence[str]
 
 
 async def take_states(endpoint: Endpoint, directory: Path, ledger: Ledger, sources: Sequence[PublicKey]) -> list[int]:
-    """Do it by ``endpoint``, from these nodes; see ``fetch_states``."""
+    """Fetch the states that a copy lacks, from these nodes; see ``fetch_states``."""
     snapshots, found = _snapshots(directory, ledger), lacking(directory, ledger)
     for round_ in found:
         try:
@@ -158,7 +158,7 @@ async def _met(identity: Identity, path: Path, addresses: Sequence[str]) -> Node
 async def join_from(
     endpoint: Endpoint, config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, source: PublicKey
 ) -> None:
-    """Do so from the operator ``source``.
+    """Make a copy of the run from what the operator ``source`` has.
 
     Raises:
         Unreachable, RemoteFault: it does not give it, or something else.

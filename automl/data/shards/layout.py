@@ -116,7 +116,7 @@ class ShardList:
 
     @property
     def size_bytes(self) -> int:
-        """Of all shards together."""
+        """How many bytes all shards have together."""
         return sum(shard.size_bytes for shard in self.shards)
 
     @property
@@ -205,7 +205,7 @@ class Coded:
 
     @property
     def size_bytes(self) -> int:
-        """Of the parts."""
+        """How many bytes the parts have together."""
         return sum(map(len, self.parts))
 
 

@@ -442,7 +442,7 @@ class Auditor:
         logger.info("not judged now round=%d reason=%s", one.round, reason)
 
     async def _ended(self, one: _Open, reason: str) -> None:
-        """What computes has ended at a contribution."""
+        """Give a contribution up at which what computes has ended; audit no more where that happens again and again."""
         await self._turns.release()
         self._give_up(one, reason)
         self._deaths += 1

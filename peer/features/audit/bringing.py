@@ -278,7 +278,7 @@ class Bringing:
                 self._unwritten.discard(contribution)
 
     async def _close(self, one: _Open) -> None:
-        """Nothing of a contribution is wanted, or not any more: what is kept for it goes."""
+        """Drop what is kept for a contribution of which nothing is wanted, or not any more."""
         contribution = one.placed.contribution
         self._open.pop(contribution, None)
         self._unwritten.discard(contribution)

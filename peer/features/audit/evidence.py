@@ -103,7 +103,7 @@ class Evidence(Feature):
     # Afterwards.
 
     async def on_handed_in(self, round_: int, contribution: bytes, base: bytes) -> None:
-        """By its inclusion promise a round will have this contribution, with a claim of this peer; that is durable once this returns."""
+        """Write down that by its inclusion promise a round will have this contribution, with a claim of this peer; durable on return."""
         try:
             await self._bringing.listed(round_, contribution, base)
         except StorageError as error:

@@ -183,7 +183,7 @@ def _why_not(config: PeerConfig, held: Held) -> str:
 
 
 def _talk_first(context: RunContext, addresses: tuple[str, ...]) -> None:
-    """Have a peer talk to the operator first at whose address it was told that the run is."""
+    """Have a peer talk first to the operator whose address it was given for the run."""
     line = context.log.line
     for key in line.operators.keys:
         if any(address.endswith(f"/p2p/{peer_name(key)}") for address in addresses):

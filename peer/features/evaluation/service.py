@@ -67,7 +67,7 @@ class Host(Protocol):
         """Start what measures."""
 
     def measured(self, count: int) -> None:
-        """So many architectures were measured in all."""
+        """Show how many architectures were measured in all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,11 @@ class Returns:
         return self._rosters.get(contribution, frozenset())
 
     def held(self, name: bytes) -> None:
-        """It is good, and is handed in with the gateway's own work."""
+        """Remember that a return is good, and is handed in with the gateway's own work."""
         self._remember(name, LightWord(int(Fate.HELD), "", (), (), 0))
 
     def lost(self, reasons: Mapping[bytes, str]) -> None:
-        """They are not in what the gateway hands in, each for a reason."""
+        """Remember that returns are not in what the gateway hands in, each for a reason."""
         for name, reason in reasons.items():
             self._remember(name, lost(reason))
 

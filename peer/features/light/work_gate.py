@@ -63,7 +63,7 @@ class WorkGate:
 
     @property
     def threads(self) -> int:
-        """With how many threads it is to compute."""
+        """How many threads it is to compute with."""
         return self._threads
 
     @property

@@ -200,7 +200,7 @@ class Download:
         self._have(name)
 
     def came(self, name: FileName, here: int, new: int) -> None:
-        """So many pieces of a shard are here, some of them new."""
+        """Count the pieces of a shard that are here, and the new ones among them."""
         self._came_bytes += min(new * name.piece_bytes, name.size_bytes)
         self._coming_bytes = min(here * name.piece_bytes, name.size_bytes)
         self._show()
