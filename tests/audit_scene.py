@@ -50,7 +50,7 @@ def vector(name: str) -> Vector:
 
 
 def header_of(members: list[Identity], *, steps: int = 1, residual: bool = False, name: str = "") -> Header:
-    """Return what a cohort hands in; the first member founds it. Vectors are those of ``names_of``."""
+    """Return what a cohort hands in; the first member founds it. ``name`` begins the names of its vectors (``vector``)."""
     claims = []
     for member in sorted(members, key=lambda each: each.public_key):
         short = member.public_key.hex()[:8]

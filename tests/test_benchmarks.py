@@ -99,7 +99,7 @@ ROOT_NEEDED = {"limits", "wan"}
 
 
 def test_every_benchmark_that_keeps_figures_has_smallest_sizes_here() -> None:
-    """So none is left out of the runs below."""
+    """The runs below leave no such benchmark out."""
     assert {path.stem for path in programs() if "results.parser(__doc__)" in path.read_text(encoding="utf-8")} == set(SMALLEST)
 
 

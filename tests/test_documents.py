@@ -118,7 +118,7 @@ def test_every_command_of_a_document_is_one_that_its_program_knows(document: Doc
 
 @every_document
 def test_every_benchmark_of_a_document_is_there_and_has_the_options_named(document: Document) -> None:
-    """As its parser of arguments is written."""
+    """The options are read from the source of the benchmark's parser of arguments."""
     wrong = []
     for path, *words in document.commands(r"benchmarks/\w+\.py"):
         name = path.removeprefix("benchmarks/")
@@ -131,7 +131,7 @@ def test_every_benchmark_of_a_document_is_there_and_has_the_options_named(docume
 
 @every_document
 def test_every_option_that_stands_alone_in_a_document_is_one_of_some_program(document: Document) -> None:
-    """Of ours, or of a benchmark; commands of others stand with their names."""
+    """The program is one of Manta's, or a benchmark; an option of another program stands with that program's name."""
     named = {option for line in document.code() if line.startswith("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w", line)}
     assert not named - all_options() - OTHERS_OPTIONS
 
@@ -167,7 +167,7 @@ def test_every_test_that_a_document_names_is_there() -> None:
 
 @every_document
 def test_every_target_of_make_that_a_document_names_is_one_of_the_makefile(document: Document) -> None:
-    """Such as `make test`."""
+    """A document names targets in commands such as `make test`."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = {word for _, *words in document.commands("make") for word in words if word.isalpha() and word.islower()}
     assert not named - targets
@@ -199,7 +199,7 @@ def test_the_pictures_are_well_formed_and_say_in_words_what_they_show() -> None:
 
 
 def test_the_modules_in_the_picture_of_the_architecture_are_there() -> None:
-    """It is drawn by hand, and modules move."""
+    """The picture is drawn by hand, and modules move."""
     drawn = re.findall(
         r"\b((?:peer|aggregator|network|automl|codec|protocol)(?:\.\w+)+)", (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
     )
@@ -229,7 +229,7 @@ def test_a_document_is_taken_apart_as_a_reader_sees_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does(program: str) -> None:
-    """On a terminal 80 columns wide: the first sentence of a command's help is short."""
+    """The first sentence of a command's help is so short that a terminal 80 columns wide shows all of it."""
     for group in groups(group_of(program)):
         context = click.Context(group, info_name=program, terminal_width=80, max_content_width=80)
         listed = group.get_help(context).partition("\nCommands:\n")[2].splitlines()
@@ -239,5 +239,5 @@ def test_a_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does(progra
 
 @pytest.mark.parametrize("line", ["jion", "join --rum ID", "join --alone=yes", "ledger verify", "pause --all"])
 def test_a_command_that_the_program_does_not_know_is_complained_of(line: str) -> None:
-    """So the tests above can fail."""
+    """Without a complaint here the tests above would pass whatever a document says."""
     assert list(complaints("manta-peer", line.split()))

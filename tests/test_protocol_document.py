@@ -73,7 +73,7 @@ def test_what_fields_and_methods_have_is_in_the_tables_by_that_name() -> None:
 
 
 def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_named() -> None:
-    """Such as: section 5, Witnesses. Sections of RFCs have dots."""
+    """A reference is such as: section 5, Witnesses. Sections of RFCs have dots, and are none of the document's."""
     both = f"{DOCUMENT}\n{TRAINING}"
     sections = {
         number: body for number, _, body in (each.partition(". ") for each in re.split(r"^## (?=[0-9])", both, flags=re.MULTILINE)[1:])

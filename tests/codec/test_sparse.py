@@ -244,7 +244,7 @@ def test_bytes_at_the_edge_are_a_body(data: bytes) -> None:
 
 
 def test_a_position_beyond_a_chunk_that_is_no_power_of_two_is_refused() -> None:
-    """Of 19 values 3 are kept, with low parts of 2 bits; the last upper part, 4, has the positions 16 to 18 only."""
+    """3 of 19 values are kept, with low parts of 2 bits; the last upper part, 4, has the positions 16 to 18 only."""
     parse(CODEC, reference.chunk_bytes(CODEC, (0, [7] * 2 + [0] * 16 + [7])), 19)
     low, high = reference.sparse_fields(20, [0, 1, 19])
     beyond = b"\x00" + reference.packed(low) + reference.packed(high) + reference.packed(reference.number(14, 4) * 3)

@@ -163,7 +163,7 @@ class Folder:
 
 
 def is_of(entry: bytes, kind: type) -> bool:
-    """Is this the entry of a record of a kind, or of a signed one?"""
+    """Return whether this is the entry of a record of a kind, or of a signed one."""
     try:
         record = open_entry(entry)
     except EncodingError:

@@ -177,7 +177,7 @@ def in_turn(log: Log, round: int, peer: Identity = ONE) -> tuple[Identity, ...]:
 
 
 def is_drawn(log: Log, peer: Identity, round: int | None = None) -> bool:
-    """Is what lists a peer's claim in a round drawn, and not judged yet?"""
+    """Return whether what lists a peer's claim in a round is drawn, and not judged yet."""
     try:
         return not log.audit(peer, round).verdicts
     except StopIteration:

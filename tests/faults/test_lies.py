@@ -169,7 +169,7 @@ class Forger(OwnedRecords):
     """Signs whatever it is told to, and finds everything valid."""
 
     def validate(self, record: DHTRecord) -> bool:
-        """Yes."""
+        """Find every record valid."""
         return True
 
     def sign_value(self, record: DHTRecord) -> bytes:

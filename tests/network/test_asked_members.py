@@ -172,7 +172,7 @@ def test_many_that_all_contradict_each_other_are_no_liars_for_that() -> None:
 
 @pytest.mark.parametrize("other", [Result.of(array("i", [7] * 49), array("i"), ()), Result.of(array("i", [7] * 50), None, (1, 2, 3))])
 def test_what_is_of_other_samples_is_never_taken_on_one_word(other: Result) -> None:
-    """From a member whose first answers were right: what it says later is taken unchecked for the most part."""
+    """The member's first answers are right, so what it says later is taken unchecked for the most part."""
 
     async def work() -> None:
         members = Members(truth, truth, truth)

@@ -218,12 +218,12 @@ def test_a_cohort_gets_most_bodies_from_afar_once() -> None:
 
 
 def make_dead(crowd: Crowd, member: Member) -> None:
-    """It is gone, though its announcement is not."""
+    """Take a member away, and leave its announcement."""
     del crowd.network.endpoints[member.key]
 
 
 def make_silent(_crowd: Crowd, member: Member) -> None:
-    """It listens, and neither tells nor gives."""
+    """Have a member listen, and neither tell nor give."""
 
     async def listen(_caller: PublicKey, _request: bytes) -> bytes:
         return pack(Heard(1))
@@ -236,7 +236,7 @@ def make_silent(_crowd: Crowd, member: Member) -> None:
 
 
 def make_boastful(crowd: Crowd, member: Member) -> None:
-    """It says that it has everything at once, and gives nothing, or wrong bytes."""
+    """Have a member say that it has everything at once, and give nothing, or wrong bytes."""
     _, number = member, int.from_bytes(member.key[:2], "big")
 
     async def listen(_caller: PublicKey, _request: bytes) -> bytes:

@@ -26,7 +26,7 @@ NAME = f"manta-{RUN.hex()}-members"
 
 
 class ProvenCohortPeers:
-    """Those of the cohort that proved it."""
+    """The cohort peers that proved to be of the cohort."""
 
     def __init__(self, endpoints: Sequence[MemoryEndpoint]) -> None:
         self._keys = [endpoint.key for endpoint in endpoints]

@@ -54,14 +54,14 @@ def test_what_a_slow_line_carries_arrives_in_time() -> None:
 
 
 def test_a_line_of_ten_kilobytes_a_second_carries_all_calls_that_a_peer_has_open_at_one_node() -> None:
-    """At the slowest pace at which a server waits; and what the daemons send at a time arrives before a call of it is idle."""
+    """Each call gets the slowest pace at which a server waits, and what daemons send at a time arrives before the call is idle."""
     assert 10_000 / MAX_OWN_STREAMS >= MIN_BYTES_PER_S
     assert timeouts.STREAM_IDLE_S[0] < timeouts.STREAM_IDLE_S[1] < timeouts.STREAM_S
     assert timeouts.STREAM_IDLE_S[1] >= 3 * 32_768 / 10_000
 
 
 def test_whoever_sends_a_body_waits_for_more_than_its_way() -> None:
-    """Beside the writing it is checked, behind others, and synced, with others."""
+    """Besides being sent, a body is checked, behind others, and synced to the disk, with others."""
     assert timeouts.BODY_S >= timeouts.STREAM_S + 30
 
 

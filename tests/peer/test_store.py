@@ -143,7 +143,7 @@ def test_a_disk_that_refuses_is_a_storage_error_and_the_older_work_stays(store: 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "longer", "another header", "another body", "no header"])
 def test_damaged_signed_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
-    """Without it the peer would claim a second time for the same base: the person decides."""
+    """Without its signed work the peer would claim a second time for the same base, so the person decides."""
     store.signed(RUN).save(Kept(header(), BODY))
     path = signed_path(store)
     data = path.read_bytes()

@@ -86,7 +86,7 @@ def promised(round: int = 1, held: CommitRef = START) -> RoundMachine:
 
 
 def aged(round: int = 3) -> RoundMachine:
-    """With work of round 1 that has an inclusion promise for ``round``, and the state of round 2."""
+    """Return a machine with work of round 1 that has an inclusion promise for ``round``, and with the state of round 2."""
     one = signed()
     for number in (1, 2):
         learn(one, number)

@@ -32,7 +32,7 @@ class Work:
 
     @property
     def claims(self) -> dict[bytes, bytes]:
-        """Who trained twice on a base has two claims on it, told apart by the number."""
+        """The claims by key; whoever trained twice on a base has two, told apart by the number."""
         return {key: sha256(repr((key, self.base, self.number)).encode()) for key in self.keys}
 
     @property
@@ -97,7 +97,7 @@ class Rounds(RuleBasedStateMachine):
             self.gone[self.bringer[one], reason] += 1
 
     def settle_deadline(self) -> None:
-        """At a deadline with nothing in, the round runs again; without a body by then, strangers are out."""
+        """Let the deadline pass: strangers without a body are out, and with nothing in the round runs again."""
         round_ = self.closing.round
         if not self.is_past or self.closed is not None or (not self.in_now and self.those(self.checking, round_)):
             return
@@ -142,7 +142,7 @@ class Rounds(RuleBasedStateMachine):
     def a_cohort_and_some_of_its_members_hand_in_whole(
         self, founder: bytes, members: frozenset[bytes], alone: int, is_cohort_first: bool
     ) -> None:
-        """So that much is good."""
+        """Have much handed in that is good."""
         number = self.closing.round * 10
         works = [Work(key, frozenset({key}), 7, number) for key in sorted(members | {founder})[:alone]]
         works.insert(0 if is_cohort_first else len(works), Work(founder, members | {founder}, 7, number))
@@ -300,7 +300,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 1, GRACE]), is_committed=st.booleans())
     def the_round_comes_to_its_close(self, ms: int, is_committed: bool) -> None:
-        """So that there are many."""
+        """Bring the round to its close, so that a history has many rounds."""
         self.settle_deadline()
         self.now = max(self.now, (self.deadline or self.now) + ms)
         self.the_log_looks()
@@ -321,7 +321,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def the_log_crashes(self, data: st.DataObject) -> None:
-        """What was found good has inclusion promises; all else is forgotten."""
+        """Forget all but what was found good, which has inclusion promises."""
         round_, self.closing = self.closing.round, Closing(self.max_rows)
         self.promised = {one: its for one, its in self.promised.items() if one in self.good}
         self.checking, self.closed = set(), None

@@ -273,7 +273,7 @@ class Histories(RuleBasedStateMachine):
     )
     @precondition(lambda self: not self.pending)
     def whole_table(self, founders: list[int | None], backs: list[int]) -> None:
-        """So that histories become long: cohorts by whom each peer names, on the base of the one it names."""
+        """Fill a table, so that histories become long: a cohort for each named founder, on its base."""
         for founder in sorted({each for each in founders if each is not None}):
             for peer in (each for each, named in enumerate(founders) if named == founder or each == founder):
                 self.claim(peer, founder, "here", backs[founder], (1, 2), sha256(b"left"))

@@ -107,7 +107,7 @@ class Swarm(RuleBasedStateMachine):
         learnt=st.lists(vectors, min_size=len(CROWD), max_size=len(CROWD)),
     )
     def all_learn_something(self, cohorts: list[int], learnt: list[Vector]) -> None:
-        """In cohorts as chance will have them, each with the residual that it was left with; those of 0 sit it out."""
+        """Have peers train in cohorts drawn by chance, each with the residual that it was left with; cohort 0 sits it out."""
         for cohort in {1, 2, 3} & set(cohorts):
             members = [place for place, each in enumerate(cohorts) if each == cohort]
             peers = [CROWD[place] for place in members]
@@ -119,7 +119,7 @@ class Swarm(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_round_is_committed(self, data: st.DataObject) -> None:
-        """Of what waits, in any order; the rest is late, or never comes."""
+        """Commit some of what waits, in any order; the rest is late, or never comes."""
         table: dict[bytes, tuple[Given, Listed]] = {}
         for one in data.draw(st.permutations(self.waiting)):
             if not data.draw(st.integers(0, 3)):

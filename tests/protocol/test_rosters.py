@@ -79,7 +79,7 @@ def test_silence_long_ago_takes_no_room() -> None:
 
 @pytest.mark.parametrize(("microbatch_ms", "left_ms", "steps", "does"), [(100, 225, 1, True), (101, 225, 1, False), (100, 2250, 10, True)])
 def test_a_microbatch_takes_at_most_a_third_of_a_step(microbatch_ms: int, left_ms: float, steps: int, does: bool) -> None:
-    """Of the round's, of which three quarters are left for the work: a third of (4/3 * 225) is 100."""
+    """Three quarters of a round are left for the work, so 225 ms of work are a round of 300 ms, and a third of it is 100 ms."""
     assert fits(microbatch_ms, left_ms, steps) == does
 
 

@@ -96,7 +96,7 @@ class Swarm(RuleBasedStateMachine):
             self.all_messages_arrive(data)
 
     def rounds_go_by_while_one_fetches_a_state(self, data: st.DataObject) -> None:
-        """At a slow line: then it works on what it reached."""
+        """One at a slow line lacks states for some rounds, and then works on what it reached."""
         place = data.draw(st.integers(0, len(self.peers) - 1))
         slow, missing = self.peers[place], None
         life = slow.life
@@ -152,7 +152,7 @@ class Swarm(RuleBasedStateMachine):
             peer.catch_up(self.log)
 
     def a_state_is_fetched(self, data: st.DataObject) -> None:
-        """And commits may come before it is there."""
+        """The state arrives later; commits may come before."""
         if peer := self.some(data, lambda peer: peer.machine.phase is Phase.BEHIND):
             life, missing, took_long = peer.life, peer.machine.missing, data.draw(st.booleans())
             assert missing is not None
@@ -163,7 +163,7 @@ class Swarm(RuleBasedStateMachine):
             self.hand_in(peer)
 
     def hand_in(self, peer: Peer) -> None:
-        """Alone."""
+        """Hand a peer's work in alone."""
         signed = peer.machine.signed
         assert signed is not None
         assert peer.kept is not None
@@ -217,7 +217,7 @@ class Swarm(RuleBasedStateMachine):
             self.hand_in_with_cohort(peer)
 
     def a_founder_shows_what_it_handed_in(self, data: st.DataObject) -> None:
-        """To its members, each of whom may bring it."""
+        """Show its members what the founder handed in; each of them may bring it."""
         if peer := self.some(data, lambda peer: bool(peer.together)):
             header, body = peer.together[sorted(peer.together)[-1]]
             for other in self.peers:
@@ -253,7 +253,7 @@ class Swarm(RuleBasedStateMachine):
             self.tell_inclusion_promises(self.log.sync())
 
     def tell_inclusion_promises(self, digests: Sequence[bytes]) -> None:
-        """To whoever handed these in, and, as their founder would, to the members."""
+        """Tell inclusion promises to whoever handed these in, and to the members, as their founder would."""
         for digest in digests:
             answer = self.log.inclusion_promise(digest)
             header = self.log.handed[digest].header
@@ -390,7 +390,7 @@ class Swarm(RuleBasedStateMachine):
             self.log.take_body(header.contribution.digest, body)
 
     def a_cheat_joins_cohorts(self, data: st.DataObject) -> None:
-        """Of every founder from now on: with work that may be in the log already, or too much of it."""
+        """Have a cheat join every founder's cohort from now on, with work that may be in the log already, or with too much of it."""
         self.joins = data.draw(st.sampled_from([None, "as it should", "too much", "alone too"]))
 
     def join(self, peer: Peer) -> None:
@@ -404,7 +404,7 @@ class Swarm(RuleBasedStateMachine):
             self.cheat(listing([claim], CHEAT, body), body, may_bring=self.num_cheats % 2 == 0)
 
     def a_cheat_founds_a_cohort(self, data: st.DataObject) -> None:
-        """Of those who named it, leaving somebody out; it may not bring the body, or another one, and tells nobody."""
+        """Have a cheat hand in for those who named it, and leave some out; it may bring no body, or another one, and tells nobody."""
         if not self.log.alive or not self.shown:
             return
         self.num_cheats += 1
@@ -427,7 +427,7 @@ class Swarm(RuleBasedStateMachine):
 
     @invariant()
     def tables_are_as_they_should(self) -> None:
-        """What is in the log does not change: it is looked at when there is more of it."""
+        """Check the tables once for each new one, as what is in the log does not change."""
         if len(self.log.tables) > self.num_checked:
             self.a_key_s_work_on_a_base_is_in_the_log_once_and_a_key_in_a_table()
             self.every_claim_of_what_has_an_inclusion_promise_is_in_the_table_that_the_inclusion_promise_names()

@@ -186,7 +186,7 @@ def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_ro
 
 
 def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) -> None:
-    """It came in time for one round, whose update sorts channels, and again when it could only count in the next."""
+    """It comes in time for one round, whose update sorts channels, and again when it can only count in the next."""
 
     async def story(service: Service) -> None:
         for peer in (A, B):

@@ -17,7 +17,7 @@ from tests.protocol.ledgers import ledger_of
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Of a run with private data, in whose round 1 three peers were."""
+    """The ledger of a run with private data, in whose round 1 three peers were."""
     made = ledger_of(data="private", private=(PrivateData(("cat", "dog"), 0, 25),))
     commit(made, [header_of(made, peer) for peer in PEERS[:3]])
     return made

@@ -55,7 +55,7 @@ def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(e
 
 
 def test_a_quick_evaluation_of_a_small_set_is_the_whole_figure() -> None:
-    """Of 355 held-out digits all are looked at; only the recalibration is shorter, and of as many samples it is the same."""
+    """All 355 held-out digits are looked at; only the recalibration is shorter, and the full one with as many samples gives the same."""
     space = space_named("classifier-tiny")
     supernet = build(space)
     supernet.load(STATE.parameters)

@@ -41,7 +41,7 @@ def test_gradients_are_torchs(kernel: int, height: int, width: int) -> None:
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (2, 2), (2, 4), (3, 3), (4, 2)])
 def test_what_never_lies_on_a_map_is_left_out_and_makes_no_difference(kernel: int, stride: int, height: int, width: int) -> None:
-    """Not to a bit of what comes out, and the weights that were left out have the gradient that they have: none."""
+    """No bit of the output differs, and the gradient of the weights that were left out is 0, as it is with torch's own."""
     x_BCHW, weight = drawn(24, height, width, kernel)
     expected = F.conv2d(x_BCHW, weight, stride=stride, padding=kernel // 2, groups=24)
     found = convolve(x_BCHW, weight, stride, 24)
@@ -54,13 +54,13 @@ def test_what_never_lies_on_a_map_is_left_out_and_makes_no_difference(kernel: in
 
 
 def test_gradients_are_those_of_differences() -> None:
-    """In double precision, against what changes when an input or a weight does."""
+    """The gradients are compared, in double precision, with finite differences by input and by weight."""
     x_BCHW, weight = drawn(2, 4, 5, 7, torch.float64)
     assert torch.autograd.gradcheck(lambda x, w: convolve(x, w, 1, 2), (x_BCHW, weight))
 
 
 def test_only_what_is_needed_has_a_gradient() -> None:
-    """Of an input that needs none, as the images are, none is computed; nor of weights that are not learnt."""
+    """No gradient is computed of an input that needs none, as images need none, nor of weights that are not learnt."""
     x_BCHW, weight = drawn(8, 6, 6, 5)
     (of_weight,) = torch.autograd.grad(convolve(x_BCHW.detach(), weight, 1, 8).sum(), weight)
     (of_x,) = torch.autograd.grad(convolve(x_BCHW, weight.detach(), 1, 8).sum(), x_BCHW)
@@ -70,7 +70,7 @@ def test_only_what_is_needed_has_a_gradient() -> None:
 
 @pytest.mark.parametrize(("stride", "groups", "kernel"), [(2, 8, 5), (1, 8, 3), (1, 1, 5)])
 def test_other_convolutions_are_torchs_own(stride: int, groups: int, kernel: int) -> None:
-    """Where nothing is gained."""
+    """Torch's own convolution is used where nothing is gained by another one."""
     x_BCHW = torch.ones(1, 8, 6, 6, requires_grad=True)
     found = convolve(x_BCHW, torch.ones(8, 8 // groups, kernel, kernel), stride, groups)
     assert found.grad_fn is not None
@@ -78,7 +78,7 @@ def test_other_convolutions_are_torchs_own(stride: int, groups: int, kernel: int
 
 
 def test_autocast_has_torchs_own() -> None:
-    """Which rounds the inputs of both passes alike."""
+    """Torch's own convolution rounds the inputs of both passes alike."""
     x_BCHW, weight = drawn(32, 8, 8, 7)
     with torch.autocast("cpu", torch.bfloat16):
         found = convolve(x_BCHW, weight, 1, 32)

@@ -97,7 +97,7 @@ class SyntheticEvaluator:
 
 
 class OutOfOrder:
-    """For another process: the first architectures take the longest, by work and not by the clock."""
+    """A measurer for another process; the first architectures take the longest, by work and not by the clock."""
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
         for architecture in architectures:
@@ -106,7 +106,7 @@ class OutOfOrder:
 
 
 class Stuck:
-    """For another process: it answers for the smallest architecture, and never for another one."""
+    """A measurer for another process that answers for the smallest architecture, and never for another one."""
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
         while architectures[0] != TINY.smallest():
@@ -115,14 +115,14 @@ class Stuck:
 
 
 class Dying:
-    """For another process: it ends in the middle of its work."""
+    """A measurer for another process that ends in the middle of its work."""
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
         os._exit(9)
 
 
 class Broken:
-    """For another process: it cannot be."""
+    """A measurer for another process that cannot be made there."""
 
     def __init__(self) -> None:
         raise UserError("no such file; give another one")

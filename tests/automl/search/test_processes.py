@@ -84,7 +84,7 @@ def test_a_search_that_is_broken_off_leaves_no_process() -> None:
 @pytest.mark.swarm
 @pytest.mark.parametrize("turns", range(5))
 def test_ctrl_c_is_one_at_every_turn_of_the_loop(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the loop stops with an answer, when whoever waited for it is not to be cancelled any more."""
+    """Ctrl-C may come while the loop stops with an answer, when whoever waited for it is not to be cancelled any more."""
     hear = Child.hear
 
     async def heard(child: Child, kind: type[Found], timeout_s: float) -> Found:

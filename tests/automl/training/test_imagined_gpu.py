@@ -114,7 +114,7 @@ def test_a_microbatch_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_befor
 
 @SPACES
 def test_the_way_back_asks_for_no_value_either(space: SearchSpace) -> None:
-    """By tensors without values, which a GPU has to be imagined without."""
+    """The tensors here have no values, so whatever asks for one raises; the imagined GPU has no way back."""
     worker = Worker(space.name, NoData(), "meta")
     worker.teach(torch.zeros(worker.num_weights))
     for architecture in asked(space):

@@ -67,7 +67,7 @@ class Seen:
 
     @property
     def found(self) -> list[Counted | None]:
-        """Of what was kept."""
+        """What the log was found to say of each that was kept."""
         return [outcome.found for outcome in self._of(Fate.COUNTED)]
 
     @property

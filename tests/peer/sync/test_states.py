@@ -303,7 +303,7 @@ def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> N
 
 
 def test_what_nobody_has_any_more_is_done_without_soon() -> None:
-    """As after a restart of the log: it has the newest state, and neither bodies nor mean."""
+    """The log has the newest state, and neither bodies nor mean, as after a restart."""
 
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)

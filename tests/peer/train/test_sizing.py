@@ -77,7 +77,7 @@ def test_the_slowest_device_of_all_has_the_least_size() -> None:
 @settings(max_examples=60)
 @given(st.floats(0.01, 30.0), st.integers(0, 2**32))
 def test_a_size_changes_seldom_however_fast_the_device_is_and_with_noise(share: float, seed: int) -> None:
-    """With durations that are off by a fifth."""
+    """The noise is durations that are off by up to a fifth."""
     rng, device = random.Random(seed), Device(sizing(), share * LONGEST_MS)
     exact = device.microbatch_ms
     device.microbatch_ms = lambda architecture: exact(architecture) * rng.uniform(0.8, 1.2)  # type: ignore[method-assign]
