@@ -23,7 +23,7 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
     """Return what each format is to be called in ``folder``.
 
     Raises:
-        UserError: something has such a name already (see ``write``), or a package for ONNX or ExecuTorch is missing.
+        UserError: something has such a name already (see ``automl.export.files.write``), or a package for ONNX or ExecuTorch is missing.
     """
     if ONNX in formats or INT8 in formats:
         check_onnx_packages()

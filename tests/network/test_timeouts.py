@@ -1,4 +1,4 @@
-"""Each bound is longer than what it waits for may take by its own bounds."""
+"""Each timeout is longer than what it waits for may take by its own bounds."""
 
 import signal
 
