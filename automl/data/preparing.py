@@ -1,15 +1,14 @@
 """From stored pixels to what a network is fed: augmented from a microbatch's seed, resized, with the same bits on every device.
 
-On the CPU numpy does it, a part at a time that stays in the cache. For another device the stored pixels, a byte each, are copied there and
-torch does the same to them: integer sums, which come out the same in whatever order, and one division of doubles. Whether a device keeps to
-that is tried before it is believed (``automl.training.microbatches``).
-
-Shapes: N images, C channels, H and W before, R and S rows and columns after, L levels of a pixel, T taps of each new row or column.
-
 Augmentation takes numbers from SHAKE-256 of the microbatch's seed and applies them with integers, so the same pixels come out on every
 machine.
 
-Shapes there: B images of a batch, C channels, H and W as stored, R the resolution, T tables.
+On the CPU numpy does all of it, a part at a time that stays in the cache. For another device the stored pixels, a byte each, are copied
+there and torch does the same to them: integer sums, which come out the same in whatever order, and one division of doubles. Whether a
+device keeps to that is tried before it is believed (``automl.training.microbatches``).
+
+Shapes: N images of a set, B of a batch, C channels, H and W as stored, R and S rows and columns after (of a batch: R and R), L levels of a
+pixel, T taps of each new row or column, or tables of levels.
 """
 
 import hashlib

@@ -4,12 +4,10 @@ Weights are integers, sums are of integers and the same in whatever order, and t
 over boxes (an area filter), one that grows is interpolated (bilinear, half-pixel centres). Each new pixel is made of few old ones, its
 taps; nothing else is multiplied. All of it is numpy in the calling thread.
 
-Shapes: N images, C channels, H and W before, R and S rows and columns after, T taps of each new row or column,
+A picture that is to have the size of others is cut to its centre square, and that is rescaled.
+
+Shapes: N images, C channels, H and W before, R and S rows and columns after (of a square: S and S), T taps of each new row or column,
 M some of the planes, which are the channels of all images.
-
-Of a picture that is to have the size of others the centre square is taken, and rescaled.
-
-Shapes there: N pictures, C channels, S the side.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,10 +4,10 @@ A search ranks by these figures, and makes standard errors and intervals of them
 that everything made of losses is arithmetic of integers, the same everywhere. Accuracy has few values, and many subnets share one;
 cross-entropy, a proper score, tells them apart by how sure each is of what it says.
 
-Shapes: B samples of a batch, K classes, H and W height and width.
+A search measures hundreds of architectures on the same samples at a few resolutions, so ``KeptBatches`` keeps batches. It is not for
+training, whose samples are augmented anew each time, and not for several threads at once.
 
-A search measures hundreds of architectures on the same samples at a few resolutions, so batches are kept. Not for training, whose samples
-are augmented anew each time. Not for several threads at once.
+Shapes: B samples of a batch, K classes, H and W height and width.
 """
 
 from array import array

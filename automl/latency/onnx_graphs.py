@@ -7,9 +7,9 @@ What networks of one resolution have besides their units the exporter makes once
 the units' inputs as further outputs. Between these the layers of any network are put. That is what ``manta-search export`` writes, but for
 the batch, which is fixed.
 
-Shapes: B batch, C channels, H and W height and width.
-
 Sessions of onnxruntime share their memory and rest after each run, so that one does not disturb the next.
+
+Shapes: B batch, C channels, H and W height and width.
 """
 
 import functools

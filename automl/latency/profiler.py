@@ -1,10 +1,9 @@
 """Measures a latency table: every layer of a search space alone, what every network has besides, and some whole networks to check by.
 
 Layers run at the shapes that they have in a network. Those of one shape are measured once: in a unit, all but the first. What a network has
-besides its layers is a network whose layers hand on what they once made. This module measures with torch in the memory layout
-channels_last: in its eager mode, or on a GPU in CUDA graphs. ``automl.latency.onnx_graphs`` measures with onnxruntime, on graphs like
-those that are exported.
-How times are taken: ``automl.latency.visits``.
+besides its layers is a network whose layers hand on what they once made. All run in torch, in the memory layout channels_last, eagerly or
+on a GPU in CUDA graphs; or in onnxruntime, as graphs like those that are exported (``automl.latency.onnx_graphs``). How times are taken
+is in ``automl.latency.visits``.
 
 Shapes: B batch, C channels, H and W height and width.
 """

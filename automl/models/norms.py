@@ -1,18 +1,17 @@
-"""BatchNorm in training that takes less time on CPUs: of few channels, and between the convolutions that expand and project.
+"""BatchNorm in training that takes less time on CPUs: between the convolutions that expand and project, and of few channels.
 
-Expanding, normalising, ReLU and projecting are one operation here. By torch's own operations each step reads and writes all expanded
-channels, two to four times as many as come in, and where they are more than a cache holds it waits for memory. But a 1 x 1 convolution is a
-product with a matrix, so normalisation needs no look at what it makes: mean and variance follow from the means and covariances of the few
-channels that go in, and scale and shift are another matrix. So a part of the pixels at a time goes all the way, while it is in the cache;
-on the way back it is expanded once more. All are the same sums in another order.
+Between them, expanding, normalising, ReLU and projecting are one operation (``projected``). By torch's own operations each step reads and
+writes all expanded channels, two to four times as many as come in, and where they are more than a cache holds it waits for memory. But a
+1 x 1 convolution is a product with a matrix, so normalisation needs no look at what it makes: mean and variance follow from the means and
+covariances of the few channels that go in, and scale and shift are another matrix. So a part of the pixels at a time goes all the way,
+while it is in the cache; on the way back it is expanded once more. All are the same sums in another order.
 
-Shapes: P pixels of all samples, C channels in, E expanded channels, O channels out.
+Of few channels (``normalised``) torch's own BatchNorm takes some channels of a pixel at a time, 8 where they are many, one by one where
+they are fewer, and several times as long. So the channels of 16 pixels are taken as channels of one pixel, of which torch makes sums; those
+of one channel are added up afterwards: the same sums in another order.
 
-Of few channels torch's own BatchNorm takes some channels of a pixel at a time, 8 where they are many, one by one where they are fewer, and
-several times as long. So the channels of 16 pixels are as many channels of one, of which torch makes sums; those of one channel are added
-up afterwards: the same sums in another order.
-
-Shapes there: B batch, C channels, H and W height and width, P pixels in groups of 16, S channels of a group: 16 times C.
+Shapes: B batch, C channels in, E expanded channels, O channels out, H and W height and width, P pixels of all samples, or groups of 16 of
+them, S channels of a group: 16 times C.
 """
 
 from collections.abc import Iterator

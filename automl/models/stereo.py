@@ -4,17 +4,15 @@ Units 1-3 see the left and the right view with the same weights; at an eighth of
 rows and joined by a 1 x 1 convolution of the left features; units 4-6 go down to 1/64. Six transposed convolutions go back up, each
 joined by a U link to the output of the unit at its scale (at full resolution: the left view), and each predicts disparities, as what is
 to be added to the coarser prediction. The first of all is the mean, over 64 x 64 pixels, of what a correlation at a quarter of the
-resolution says; at that scale each pixel chooses between it and the coarser prediction; the last two steps
-are told how well the views agree when the right one is moved by the prediction so far. All but the units is the same in every
-architecture: ``FixedPart``, of which the supernet and an extracted network each have one.
+resolution says; at that scale each pixel chooses between it and the coarser prediction; the last two steps are told how well the views
+agree when the right one is moved by the prediction so far. All but the units is the same in every architecture: ``FixedPart``, of which the
+supernet and an extracted network each have one.
 
-Disparities: how many pixels of the full resolution further to the left a point of the left view is found in the right one.
+A disparity says how many pixels of the full resolution further to the left a point of the left view is found in the right one.
 
-Disparities are regressed from a correlation, and how well one holds shows when the right view is moved by it.
-
-Both compare *descriptors*: channels that a 1 x 1 convolution makes of a unit's features, of either view with the same weights. Each
-comparison is a cosine, so what scale the features have plays no part. The row is searched in products and gathers alone, which every
-form of export has.
+The correlation at a quarter of the resolution, and the comparison of the left view with the moved right one, compare *descriptors*:
+channels that a 1 x 1 convolution makes of a unit's features, of either view with the same weights. Each comparison is a cosine, so what
+scale the features have plays no part. The row is searched in products and gathers alone, which every form of export has.
 
 Shapes: B batch (both views: 2B), C channels, D disparities of a correlation, G groups of channels, K offsets, H and W height and width at
 any scale.

@@ -1,9 +1,7 @@
-"""The shape of every layer of a supernet, searchable or fixed: lists that the networks, their cost and their latency all follow.
+"""The shape of every layer of a supernet, searchable or fixed: lists that the networks, their cost and their latency all follow. No torch.
 
 Searchable layers are in one list, each layer at its widest. Where units have a choice of widths, an architecture's layer is that layer
 ``narrowed``: fewer channels come in, or go on.
-
-No torch.
 
 What is the same in every stereo architecture is the join, the fine match and the steps up.
 """

@@ -1,20 +1,18 @@
 """A run's state, a cohort's local steps from it, and the exact update, which may sort channels: the same bits on whatever hardware.
 
+Local steps lead from a committed state along a cohort's own gradients, until the next exchange; everybody who has the gradients has the
+bits. Moments begin at zero, so a newcomer needs the committed state alone.
+
 The update is a step (``automl.training.optimizers``) and what the schedule changes at the end of a phase: channels are sorted, and the
 state that the later phases learn from is remembered by its digest. Where a round has one local step, the step is the optimiser's own along
 the mean gradient; where it has several, those were the optimiser's own (``LocalSteps``), and the round ends with an outer step along the
 mean change of the weights. ``self_test`` shows that this machine computes the bits that everybody else does.
 
 Channel sorting puts the channels that matter most first, so that a smaller width, which is a prefix, keeps them: the expanded channels of
-each layer, and where a unit has a choice of widths, those that it hands on.
-
-It is part of the exact update: sums are of doubles in the order of the index, the sort is stable, and moments move along with their
-weights. The largest network computes what it did before, but for the order of its sums.
+each layer, and where a unit has a choice of widths, those that it hands on. Its sums are of doubles in the order of the index, the sort is
+stable, and moments move along with their weights. The largest network computes what it did before, but for the order of its sums.
 
 Shapes: N all weights of the supernet, O channels out, E expanded channels, C channels in, W channels that a unit hands on.
-
-Local steps lead from a committed state along a cohort's own gradients, until the next exchange; everybody who has the gradients has the
-bits. Moments begin at zero, so a newcomer needs the committed state alone.
 """
 
 import hashlib
