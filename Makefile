@@ -1,12 +1,12 @@
 # One command each, on a machine that has python3 with pip and nothing else:
 #   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
-#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 3 if it is not said
+#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 2 if it is not said
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/installed
 DEMO_ARGS ?=
-WORKERS ?= 3
+WORKERS ?= 2
 # Files of tests that have this mark: pytest alone would read all files for the few.
 marked = $(sort $(shell grep -rl 'mark\.$(1)' tests --include='test_*.py'))
 long_first = $(filter tests/network/%_swarm.py,$(1)) $(filter-out tests/network/%_swarm.py,$(1))
