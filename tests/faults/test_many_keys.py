@@ -36,7 +36,7 @@ OPERATOR = Identity(sha256(b"operator"))
 HONEST = [Identity(sha256(b"honest %d" % number)) for number in range(3)]
 JUNK = [Identity(sha256(b"junk %d" % number)) for number in range(100)]
 MAX_ROWS = 16
-ROUNDS = 4
+ROUNDS = 6
 ROUND_MS = 500
 CONFIG = RunConfig(
     run=RunSection(name="many", rounds=ROUNDS),
