@@ -246,9 +246,11 @@ def kept(program: Program, quiet_s: float, story: Callable[[Callable[[int | None
 
     async def another(than: int | None) -> int:
         """Return the id of the process once it is another than that one, and at work."""
+        assert program.log_path is not None
         while True:
-            for process in psutil.Process().children():
-                if process.pid != than and program.log_path is not None and f"at work {process.pid}\n" in program.log_path.read_text():
+            said = program.log_path.read_text() if program.log_path.exists() else ""
+            for process in psutil.Process().children():  # what programs of other tests are forked from may be another one
+                if process.pid != than and f"at work {process.pid}\n" in said:
                     return int(process.pid)
             await asyncio.sleep(0.02)
 
