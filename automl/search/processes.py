@@ -103,9 +103,11 @@ class ProcessEvaluator:
     def close(self) -> None:
         """Stop the processes, in the middle of their work."""
         children, self._children = self._children, []
-        if children:
-            self._run(self._end(children))
-        self._loop.close()
+        try:
+            if children:
+                self._run(self._end(children))
+        finally:  # also if a second Ctrl-C breaks that off: the children end with this process
+            self._loop.close()
 
     def _run(self, coroutine: Coroutine[None, None, _T]) -> _T:
         """Return what a coroutine returns; Ctrl-C cancels it.
