@@ -111,6 +111,7 @@ class Partner:
         self._looking: asyncio.Task[None] | None = None
         self._said = ""
         self.key: PublicKey | None = None  # None: it is away
+        self.meeting = 0  # how often it was met
         self.num_microbatches = 0  # of this site that were trained with it
         self.last = b""  # the key of the site that was met last
 
@@ -128,8 +129,10 @@ class Partner:
         """A microbatch of this site was trained with the other one."""
         self.num_microbatches += 1
 
-    def part(self, reason: str) -> None:
-        """Lose the other site."""
+    def part(self, reason: str, meeting: int) -> None:
+        """Lose the other site, unless it was met again since ``meeting``: what began before that may fail later."""
+        if meeting != self.meeting:
+            return
         if self.key is not None:
             self._tell(f"without the other site: {reason}")
         self.key = None
@@ -179,6 +182,7 @@ class Partner:
     def _met(self, cohort_peer: PublicKey, other: Site) -> None:
         self._site.check(other, self._dataset, self._data_digest)
         self.key = self.last = cohort_peer
+        self.meeting += 1
         self._tell(f"trains with peer {cohort_peer.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
         self._changes.note()
 

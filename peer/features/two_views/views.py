@@ -268,17 +268,17 @@ class SitePool(SingleWorker):
 
     async def _conduct(self, microbatch: Microbatch) -> MicrobatchResult | None:
         """Do a microbatch with the other site; return what it gave if it is this one's."""
-        near, partner = self._cohort_peers(), self._partner.key
+        near, partner, meeting = self._cohort_peers(), self._partner.key, self._partner.meeting
         if partner is None:
             raise Unreachable("the other site is away")
         begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(microbatch))
         attempt = _LeadingAttempt(begin.id, near, partner)
-        await self._begin(partner, begin)
+        await self._begin(partner, begin, meeting)
         self._try = attempt
         try:
             result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=microbatch.key == near.key)
         except TROUBLE as error:
-            self._partner.part(str(error))
+            self._partner.part(str(error), meeting)
             raise
         finally:
             attempt.end(GAVE_UP)
@@ -286,12 +286,12 @@ class SitePool(SingleWorker):
         self._count(attempt, microbatch)
         return result
 
-    async def _begin(self, partner: PublicKey, begin: Begin) -> None:
+    async def _begin(self, partner: PublicKey, begin: Begin, meeting: int) -> None:
         timeout_s = timeouts.VIEWS_MATCH_S + timeouts.NEAR_S
         try:
             answer = await self._cohort_peers().call_cohort_peer(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
         except TROUBLE as error:
-            self._partner.part(str(error))
+            self._partner.part(str(error), meeting)
             raise
         if answer:
             raise NotYet("the other site is at other weights")
@@ -299,7 +299,7 @@ class SitePool(SingleWorker):
     # A microbatch, as the right site has it.
 
     async def _ask_for(self, microbatch: Microbatch) -> MicrobatchResult:
-        near, partner = self._cohort_peers(), self._partner.key
+        near, partner, meeting = self._cohort_peers(), self._partner.key, self._partner.meeting
         if partner is None:
             raise Unreachable("the other site is away")
         awaited: asyncio.Future[MicrobatchResult] = asyncio.get_running_loop().create_future()
@@ -312,12 +312,12 @@ class SitePool(SingleWorker):
                     raise NotYet("the other site is at other weights")
                 return await awaited
         except TimeoutError:
-            self._partner.part(f"a microbatch was not done within {timeouts.VIEWS_MICROBATCH_S:g} s")
+            self._partner.part(f"a microbatch was not done within {timeouts.VIEWS_MICROBATCH_S:g} s", meeting)
             raise Unreachable("the other site did not do a microbatch in time") from None
         except NotYet:
             raise
         except TROUBLE as error:
-            self._partner.part(str(error))
+            self._partner.part(str(error), meeting)
             raise
         finally:
             del self._awaited[microbatch.index]
@@ -341,13 +341,13 @@ class SitePool(SingleWorker):
         return b""
 
     async def _follow(self, attempt: Attempt, microbatch: Microbatch) -> None:
-        is_own = microbatch.key == self._cohort_peers().key
+        is_own, meeting = microbatch.key == self._cohort_peers().key, self._partner.meeting
         try:
             result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=is_own)
         except TROUBLE as error:
             attempt.end(str(error))
             if self._try is attempt:
-                self._partner.part(str(error))
+                self._partner.part(str(error), meeting)
             return
         finally:
             attempt.end(GAVE_UP)

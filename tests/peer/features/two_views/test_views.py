@@ -1,6 +1,7 @@
 """Two sites with a view each, on a network in memory: they find each other, train microbatches together, and survive each other."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +30,7 @@ from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import choose_devices
 from manta_swarm.peer.workers.pool import WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.errors import EncodingError, UserError
+from manta_swarm.protocol.errors import EncodingError, RemoteFault, UserError
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.network.members import DEADLINE_S, PEERS, run
 from tests.runs import manifest_of
@@ -249,6 +250,64 @@ def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
                 await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
             await pair.says(LEFT, "without the other site")
+
+    run(scenario())
+
+
+class Held(SiteWorker):
+    """A worker that begins nothing until it may."""
+
+    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+        assert MAY_BEGIN.wait(DEADLINE_S)
+        return super().train_site(microbatch, link, is_own=is_own)
+
+
+MAY_BEGIN = threading.Event()
+
+
+@pytest.mark.parametrize(("asks", "key"), [(LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)])
+def test_a_microbatch_that_ends_after_the_sites_met_again_does_not_part_them(
+    monkeypatch: pytest.MonkeyPatch, asks: str, key: PublicKey
+) -> None:
+    monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
+    MAY_BEGIN.clear()
+
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            left, right = pair.pool[LEFT], pair.pool[RIGHT]
+            right._worker.__class__ = Held
+            with pytest.raises(WorkerLost):
+                await pair.pool[asks].train(0, microbatch_of(key, 0))
+            await pair.until(lambda: left._partner.meeting == right._partner.meeting == 2)
+            assert right._following
+            MAY_BEGIN.set()
+            await asyncio.gather(*right._following)
+            assert left.present()
+            assert right.present()
+
+    run(scenario())
+
+
+def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again() -> None:
+    async def scenario() -> None:
+        async with pair_of() as pair:
+            await pair.both_present()
+            left, right = pair.pool[LEFT], pair.pool[RIGHT]
+
+            async def late(caller: PublicKey, request: bytes) -> bytes:
+                try:
+                    return await left._on_lead(caller, request)
+                except RemoteFault:
+                    await pair.until(lambda: left._partner.meeting == right._partner.meeting == 2)
+                    raise
+
+            await pair.near[LEFT].serve_cohort_peers(LEAD, late)
+            pair.near[RIGHT].spoil = lambda method, answer: answer[:-1] if method == EXCHANGE and right._partner.meeting == 1 else answer
+            with pytest.raises(WorkerLost):
+                await right.train(0, microbatch_of(RIGHT_KEY, 0))
+            assert left.present()
+            assert right.present()
 
     run(scenario())
 
