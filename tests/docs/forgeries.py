@@ -28,19 +28,16 @@ from tests.docs.forging import (
     founder,
     header_in,
     is_of,
-    of_round,
     receipt_of,
     rewrite_bodies,
     round_in,
     show,
     snapshot_of,
     tell,
-    tree_of,
     verdicts_in,
     with_field,
-    with_signer,
 )
-from tests.docs.logs import ONE, STRANGER, THREE, Log, resigned
+from tests.docs.logs import ONE, STRANGER, THREE, Log, resigned, tree_of
 from tests.docs.whole import UNKNOWN, WholeRun
 
 __all__ = ["FORGERIES"]
@@ -377,15 +374,20 @@ def a_contribution_is_dropped(folder: Folder) -> None:
     folder.seal([*folder.before(round_), *before, one, last])
 
 
+def of_three(folder: Folder, round_: int) -> Header:
+    """Return THREE's contribution to a round."""
+    return next(one.header for one in folder.bodies(round_) if founder(one.header) == THREE.public_key)
+
+
 @forgery("E23", "entry 24", "its work on this base is in the log")
 def a_claim_is_counted_twice(folder: Folder) -> None:
     """The work of THREE in the round before."""
-    folder.seal_contribution(lambda header: of_round(folder, folder.last - 1))
+    folder.seal_contribution(lambda _: of_three(folder, folder.last - 1))
 
 
 @forgery("E13", "entry 24", "too old")
 def a_contribution_is_older_than_allowed(folder: Folder) -> None:
-    folder.seal_contribution(lambda header: of_round(folder, 1))
+    folder.seal_contribution(lambda _: of_three(folder, 1))
 
 
 @forgery("E13", "entry 24", "not a commit of this log")
@@ -405,7 +407,7 @@ def a_claim_is_changed_after_it_was_listed(folder: Folder) -> None:
 
 @forgery("S2", "entry 24", "a claim of")
 def a_claim_is_signed_by_another_key(folder: Folder) -> None:
-    folder.seal_contribution(lambda header: with_signer(header, STRANGER))
+    folder.seal_contribution(lambda header: resigned(header, STRANGER, payout=STRANGER.public_key))
 
 
 @forgery("E26", "entry 25", "a round follows the one before it")

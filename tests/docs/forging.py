@@ -29,7 +29,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import Verdict
 from tests.contributions import with_contribution
-from tests.docs.logs import OPERATOR, STRANGER, THREE, Entries, Log, resigned
+from tests.docs.logs import OPERATOR, THREE, Entries, Log, head_of, tree_of
 from tests.docs.whole import NUM_WEIGHTS, WholeRun, audited
 
 SNAPSHOTS = (0, 3, 6)  # of the run in ``prepared``, which has six rounds
@@ -243,11 +243,7 @@ def copied(original: Path, to: Path, operator: Identity, run: WholeRun | None = 
 
 def receipt_of(entries: Sequence[bytes], index: int, run: bytes, signer: Identity) -> bytes:
     """Return a receipt of an entry."""
-    tree, name = Tree(), origin(run)
-    for entry in entries:
-        tree.append(leaf_hash(entry))
-    head = sign_tree_head(TreeHead(name, tree.size, tree.root()), name, signer)
-    return pack(Receipt(entries[index], index, tuple(tree.inclusion_proof(index)), head))
+    return pack(Receipt(entries[index], index, tuple(tree_of(entries).inclusion_proof(index)), head_of(entries, run, signer)))
 
 
 def bodies_of(round: int) -> str:
@@ -256,11 +252,6 @@ def bodies_of(round: int) -> str:
 
 def snapshot_of(round: int, suffix: str = "safetensors") -> str:
     return f"snapshots/round-{round:08d}.{suffix}"
-
-
-def with_signer(header: Header, signer: Identity) -> Header:
-    """Return the header with a claim that another key signed."""
-    return resigned(header, signer, payout=STRANGER.public_key)
 
 
 def with_field(header: Header, place: int, value: Any) -> Header:
@@ -272,20 +263,8 @@ def with_field(header: Header, place: int, value: Any) -> Header:
     return with_contribution(replace(header, claims=(claim,)), THREE, claims=(claim.digest,))
 
 
-def of_round(folder: Folder, round: int) -> Header:
-    """Return THREE's contribution to a round."""
-    return next(one.header for one in folder.bodies(round) if founder(one.header) == THREE.public_key)
-
-
 def verdicts_in(entries: Entries) -> list[Signed[Verdict]]:
     return [record for record in map(open_entry, entries) if isinstance(record, Signed) and record.of is Verdict]
-
-
-def tree_of(entries: Sequence[bytes]) -> Tree:
-    tree = Tree()
-    for entry in entries:
-        tree.append(leaf_hash(entry))
-    return tree
 
 
 def rewrite_bodies(folder: Folder, round: int, kept: Sequence[Kept]) -> None:

@@ -11,6 +11,8 @@ from manta_swarm.protocol.admission import PEER, Admission, Invitation, Revocati
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import paid_once
 from manta_swarm.protocol.manifest import SignedManifest
+from manta_swarm.protocol.merkle import Tree, leaf_hash
+from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.reputation import Audit
 from manta_swarm.protocol.signed import Signed
@@ -119,6 +121,20 @@ def log_of(rounds: int = 0, **changes: Any) -> Log:
     log = Log(SignedManifest.sign(manifest, OPERATOR))
     log.grow(rounds)
     return log
+
+
+def tree_of(entries: Iterable[bytes]) -> Tree:
+    """Return the tree over entries."""
+    tree = Tree()
+    for entry in entries:
+        tree.append(leaf_hash(entry))
+    return tree
+
+
+def head_of(entries: Iterable[bytes], run: bytes, signer: Identity = OPERATOR) -> str:
+    """Return the signed head of a log of these entries."""
+    tree, name = tree_of(entries), origin(run)
+    return sign_tree_head(TreeHead(name, tree.size, tree.root()), name, signer)
 
 
 def in_digest_order(verdicts: Iterable[Signed[Verdict]]) -> Entries:

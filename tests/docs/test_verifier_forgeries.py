@@ -12,7 +12,7 @@ from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import Folder, copied, prepared
 from tests.docs.logs import OPERATOR
 from tests.docs.verifiers import verifier
-from tests.docs.whole import RUNS, WholeRun
+from tests.docs.whole import WholeRun
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +54,9 @@ def test_a_forged_folder_is_refused_and_what_is_wrong_is_named(folder: Folder, n
     where = Path(said.where).name if said.where.startswith("/") else said.where
     assert (said.rule, where) == (forgery.rule, forgery.where), str(said)
     assert forgery.words in str(said)
-
-
-ALIKE = [
-    name
-    for name, forgery in FORGERIES.items()
-    if re.match("entry|round", forgery.where) and forgery.rule not in ("D3", "U3") and name != "a_claim_beside_a_body_is_another"
-]
-
-
-@pytest.mark.parametrize("name", ALIKE)
-def test_the_program_too_refuses_what_is_wrong_in_entries_means_and_states(folder: Folder, name: str) -> None:
-    FORGERIES[name].forge(folder)
-    with pytest.raises((StorageError, LedgerError)):
-        replay_directory(folder.path)
+    if re.match("entry|round", where) and forgery.rule not in ("D3", "U3") and name != "a_claim_beside_a_body_is_another":
+        with pytest.raises((StorageError, LedgerError)):  # the program too refuses what is wrong in entries, means and states
+            replay_directory(folder.path)
 
 
 def test_there_are_twenty_kinds_of_forgeries_with_the_operators_key_and_twenty_without() -> None:
@@ -75,9 +64,22 @@ def test_there_are_twenty_kinds_of_forgeries_with_the_operators_key_and_twenty_w
     assert min(sealed.count(True), sealed.count(False)) >= 20
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_whole_run_holds(tmp_path: Path, name: str) -> None:
-    run = RUNS[name]()
-    run.write(tmp_path / "run", {0: run.states()[0]})
-    ledger, _ = verifier.verify_all(tmp_path / "run", verifier.Asked(is_whole=True))
-    assert dict(ledger.credits) == run.log.ledger.credits()
+def test_the_command_says_what_holds_and_what_does_not(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*arguments: str | Path) -> tuple[int, list[str], list[str]]:
+        monkeypatch.setattr("sys.argv", ["verifier.py", *map(str, arguments)])
+        code, said = verifier.main(), capsys.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    code, lines, _ = ended(folder.path, "--receipt", folder.asked["receipts"][0], "--credits", folder.asked["credits"], "--whole")
+    assert (code, len(lines)) == (0, 12)
+    assert lines[2].startswith("entries: 29 keep the rules, up to round 6 of 6, settled (12 contributions, 6 rounds, 1 settlement, ")
+    folder.write("credits", b"{}")
+    assert ended(folder.path, "--credits", folder.path / "credits")[0] == 2
+    FORGERIES["the_bodies_of_a_round_are_missing"].forge(folder)
+    assert ended(folder.path)[0] == 0
+    code, lines, _ = ended(folder.path, "--whole")
+    assert (code, lines) == (1, ["refused: round 6: D3: a whole folder has the bodies of each round (of 5 of 6 rounds)"])
+    code, lines, errors = ended(folder.path / "nothing")
+    assert (code, lines, len(errors)) == (2, [], 1)

@@ -10,10 +10,9 @@ from typing import Any
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.merkle import Tree, leaf_hash
-from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.tiles import pack_bundle, tile_hashes, tiles_of
+from tests.docs.logs import head_of, tree_of
 from tests.documents import ROOT
 
 VERIFIER = ROOT / "docs" / "verifier.py"
@@ -37,14 +36,11 @@ def check_whole(folder: Path, export: Path) -> None:
 
 def export_of(folder: Path, signed: SignedManifest, entries: Sequence[bytes], operator: Identity) -> None:
     """Write an export of a log of these entries, whatever they are, whose head ``operator`` signs."""
-    tree = Tree()
-    for entry in entries:
-        tree.append(leaf_hash(entry))
+    tree = tree_of(entries)
     for tile in tiles_of(len(entries)):
         path = folder / tile.path
         path.parent.mkdir(parents=True, exist_ok=True)
         bundle = entries[tile.first : tile.first + tile.width]
         path.write_bytes(pack_bundle(bundle) if tile.level is None else tile_hashes(tree, tile))
-    name = origin(signed.run)
-    (folder / "checkpoint").write_text(sign_tree_head(TreeHead(name, tree.size, tree.root()), name, operator))
+    (folder / "checkpoint").write_text(head_of(entries, signed.run, operator))
     (folder / "manifest.cbor").write_bytes(pack(signed))
