@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import Home, environment, home
+from tests.command import environment, typed
 from tests.documents import ROOT
-from tests.test_documents import PROGRAMS
+from tests.test_documents import group_of
 
-__all__ = ["environment", "home"]  # fixtures
+__all__ = ["environment"]  # a fixture
 
 GUIDES = {"volunteers.md": 8, "operators.md": 3, "installing.md": 0, "monitor.md": 0}  # the least that each has to run
-MOST_WORDS = {"volunteers.md": 1800, "operators.md": 1800, "monitor.md": 400, "installing.md": 350}
+MOST_WORDS = {"volunteers.md": 1800, "operators.md": 1800, "monitor.md": 400, "installing.md": 350, "researchers.md": 1800}
 
 _BLOCK = re.compile(r"^(?P<indent> *)```console\n(?P<lines>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -41,12 +41,12 @@ def is_printed(said: str, printed: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page, least in GUIDES.items() if least])
-def test_the_commands_of_a_guide_print_what_the_page_says(page: str, tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_guide_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = list(commands_of((ROOT / "docs" / page).read_text(encoding="utf-8")))
     assert len(commands) >= GUIDES[page]
     for (program, *words), said in commands:
-        ended = home.run(PROGRAMS[program], *words)
+        ended = typed(group_of(program), *words)
         assert ended.exit_code == 0, (program, words, ended)
         assert is_printed(said, ended.output), (program, words, said, ended)
 

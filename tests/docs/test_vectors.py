@@ -26,9 +26,6 @@ BY_NAME = {each["name"]: each for each in LEDGERS}
 VERIFIED = Verified(2**16)
 DOCUMENT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
-every_ledger = pytest.mark.parametrize("name", BY_NAME)
-every_invalid = pytest.mark.parametrize("case", INVALID, ids=lambda case: case["name"])
-
 
 def case_of(case: dict[str, Any]) -> tuple[bytes, list[bytes]]:
     """Return the manifest and the entries of an invalid ledger."""
@@ -61,7 +58,7 @@ def test_the_rules_are_those_of_the_document_in_its_order() -> None:
     assert named == [rule for rule in records.RULES if rule[0] in "BSME" and rule != "M3"]
 
 
-@every_ledger
+@pytest.mark.parametrize("name", BY_NAME)
 def test_both_take_a_valid_ledger_to_the_same_end(name: str) -> None:
     said = BY_NAME[name]
     run, manifest = verifier.open_manifest(bytes.fromhex(said["manifest"]))
@@ -77,37 +74,24 @@ def test_both_take_a_valid_ledger_to_the_same_end(name: str) -> None:
         assert {key.hex(): amount for key, amount in earned.items() if amount} == said["earned"]
 
 
-@every_invalid
-def test_the_ledger_refuses_the_last_entry_of_an_invalid_one(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", INVALID, ids=lambda case: case["name"])
+def test_both_refuse_the_last_entry_of_an_invalid_ledger_the_verifier_by_the_rule_that_is_named(case: dict[str, Any]) -> None:
     manifest, entries = case_of(case)
-    if not case["then"]:
+    if case["then"]:
+        both = ours(manifest), verifier.Ledger(*verifier.open_manifest(manifest))
+        for entry in entries[:-1]:
+            for each in both:
+                each.append(entry)
+        with pytest.raises(RemoteFault):
+            both[0].append(entries[-1])
+        with pytest.raises(verifier.Refused) as caught:
+            both[1].append(entries[-1])
+    else:
         with pytest.raises((RemoteFault, ValueError)):
             ours(manifest)
-        return
-    ledger = ours(manifest)
-    for entry in entries[:-1]:
-        ledger.append(entry)
-    with pytest.raises(RemoteFault):
-        ledger.append(entries[-1])
-
-
-@every_invalid
-def test_the_verifier_refuses_the_last_entry_of_an_invalid_one_by_the_rule_that_is_named(case: dict[str, Any]) -> None:
-    manifest, entries = case_of(case)
-    assert refused_by(manifest, entries) == (case["rule"], max(len(entries) - 1, 0))
-
-
-def refused_by(manifest: bytes, entries: list[bytes]) -> tuple[str, int]:
-    """Return the rule by which the verifier refuses a ledger, and after how many entries; no rule: it holds."""
-    taken = 0
-    try:
-        ledger = verifier.Ledger(*verifier.open_manifest(manifest))
-        for entry in entries:
-            ledger.append(entry)
-            taken += 1
-    except verifier.Refused as refused:
-        return refused.rule, taken
-    return "", taken
+        with pytest.raises(verifier.Refused) as caught:
+            verifier.open_manifest(manifest)
+    assert caught.value.rule == case["rule"]
 
 
 def test_each_record_of_the_table_has_a_vector() -> None:

@@ -1,7 +1,9 @@
-"""docs/vectors: docs/verifier.py computes the same bodies, means, updates, proofs and whole runs as Manta."""
+"""docs/vectors: docs/verifier.py computes the same bodies, means, updates, proofs and whole runs as Manta.
+
+Rates, coverage and sorted channels are compared with the program itself, in ``test_verifier_values`` and ``test_supernets``.
+"""
 
 import json
-import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +13,11 @@ import pytest
 from manta_swarm.protocol.cosignatures import cosignatures_of
 from manta_swarm.protocol.merkle import leaf_hash, verify_consistency, verify_range
 from tests.docs.vectors import FOLDER
-from tests.docs.verifiers import records, values, verifier
+from tests.docs.verifiers import values, verifier
 
 BODIES, MEANS, UPDATES, PROOFS, RUNS = (
     json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("bodies", "means", "updates", "proofs", "runs")
 )
-every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run["name"])
-every_mean = pytest.mark.parametrize("case", MEANS, ids=lambda case: case["name"])
 
 
 def vector(text: str) -> np.ndarray:
@@ -47,17 +47,12 @@ def test_bytes_that_no_values_are_coded_to_are_refused(case: dict[str, Any]) -> 
         values.open_body(values.Codec(case["codec"]), bytes.fromhex(case["body"]), case["count"])
 
 
-@every_mean
+@pytest.mark.parametrize("case", MEANS, ids=lambda case: case["name"])
 def test_a_table_comes_to_its_mean(case: dict[str, Any]) -> None:
     codec, then = values.Codec(case["codec"]), case["then"]
     bodies = [values.open_body(codec, bytes.fromhex(row["body"]), case["count"]) for row in case["rows"]]
     rows = [
-        SimpleNamespace(
-            age=row["age"],
-            role=row["role"],
-            samples=(row["samples"] - row["unproven"], row["unproven"]),
-            proven=(True, False),
-        )
+        SimpleNamespace(age=row["age"], role=row["role"], samples=(row["samples"] - row["unproven"], row["unproven"]), proven=(True, False))
         for row in case["rows"]
     ]
     before = SimpleNamespace(
@@ -88,50 +83,10 @@ def test_a_step_leads_to_the_same_bits(case: dict[str, Any]) -> None:
     assert all(bool(np.isfinite(each).all()) for each in found) == case["is_finite"]
 
 
-def test_rates_are_the_same() -> None:
-    for case in UPDATES["rates"]:
-        optimizer = SimpleNamespace(learning_rate=case["learning_rate"], warmup_percent=case["warmup_percent"])
-        manifest = SimpleNamespace(
-            supernet="classifier-tiny", schedule=case["schedule"], num_rounds=case["num_rounds"], costs=(), optimizer=optimizer
-        )
-        assert values.TrainingSpec(manifest).rate(case["round"]) == case["rate"]
-
-
-@pytest.mark.parametrize("case", UPDATES["coverage"], ids=lambda case: f"{case['supernet']} {case['used']}")
-def test_an_architecture_covers_the_same_weights(case: dict[str, Any]) -> None:
-    space = values.space_named(case["supernet"])
-    found = values.coverage(space, slots_of(case["architecture"]))
-    assert (found.size, int(found.sum())) == (case["weights"], case["used"])
-    assert records.sha256(found.astype(np.uint8).tobytes()).hex() == case["digest"]
-
-
-def slots_of(text: str) -> dict[str, int]:
-    """Return an architecture, from its text, as the verifier has it."""
-    found: dict[str, int] = {}
-    for gene in text.split(" "):
-        if layer := re.fullmatch(r"u(\d)\.(\d):k(\d)e(\d)", gene):
-            unit, place, kernel, expansion = map(int, layer.groups())
-            found[f"u{unit}:d"] = place + 1
-            found |= {f"u{unit}.{place}:k": kernel, f"u{unit}.{place}:e": expansion}
-        else:
-            name, number = re.fullmatch(r"(r|u\d:w)(\d+)", gene).groups()  # type: ignore[union-attr]
-            found[name] = int(number)
-    return found
-
-
 def first_weights(formula: str, count: int) -> np.ndarray:
     """Return the weights of a formula of their places i."""
     assert formula == "(i * 40503 mod 65536 - 32768) / 2^20"
     return ((np.arange(count) * 40503 % 65536 - 32768) / 2**20).astype("<f4")
-
-
-def test_channels_are_sorted_alike() -> None:
-    (case,) = UPDATES["sorted"]
-    weights = first_weights(case["formula"], 205_696)
-    found, moment = values.sort_channels([weights, -2 * weights], values.space_named(case["supernet"]))
-    digests = [records.sha256(each.tobytes()).hex() for each in (weights, found, moment)]
-    assert digests == [case["before"], case["after"], case["moment"]]
-    assert np.flatnonzero(weights != found)[0] == case["first_moved"]
 
 
 def test_proofs_lead_to_the_roots() -> None:
@@ -167,7 +122,7 @@ def test_heads_are_signed_and_cosigned() -> None:
         )
 
 
-@every_run
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["name"])
 def test_a_whole_run_follows_from_its_entries_bodies_and_first_state(run: dict[str, Any]) -> None:
     """Without a folder, as a second implementation would take it from the file."""
     identity, manifest = verifier.open_manifest(bytes.fromhex(run["manifest"]))
