@@ -21,7 +21,7 @@ from tests.claim_steps import steps_of
 from tests.contributions import PEERS, claim_of, listing, round_of
 from tests.docs.ledgers import RULES
 from tests.docs.logs import AUDITORS, OPERATOR, SECRET, STRANGER, WIDE, in_digest_order, log_of
-from tests.docs.verifiers import verifier
+from tests.docs.verifiers import fault_of, verifier
 
 WHO = [*PEERS[:5], AUDITORS[0]]
 KEYS = [each.public_key for each in (*PEERS, *AUDITORS, OPERATOR, STRANGER)]
@@ -67,12 +67,7 @@ class Both:
 
     def is_taken(self, entry: bytes) -> bool:
         """Append an entry to both ledgers."""
-        faults: list[Exception | None] = [None, None]
-        for place, (each, fault) in enumerate(((self.ours, RemoteFault), (self.theirs, verifier.Refused))):
-            try:
-                each.append(entry)
-            except fault as error:
-                faults[place] = error
+        faults = fault_of(lambda: self.ours.append(entry), RemoteFault), fault_of(lambda: self.theirs.append(entry), verifier.Refused)
         assert (faults[0] is None) == (faults[1] is None), faults
         self.check()
         return faults[0] is None

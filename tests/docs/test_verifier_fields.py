@@ -1,5 +1,6 @@
 """docs/verifier.py and the program take the same values of each field: of a manifest, and of whatever an entry of the log has in it."""
 
+import copy
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.encoding import decode, encode, pack
 from manta_swarm.protocol.errors import RemoteFault
+from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS
 from tests.docs.ledgers import MADE, OTHER_SECRETS
 from tests.docs.logs import AUDITORS, ONE, OPERATOR, SECRET, STRANGER, Log
-from tests.docs.verifiers import verifier
+from tests.docs.verifiers import fault_of, verifier
 
 POWERS = [2**power + more for power in (8, 9, 10, 11, 12, 16, 20, 23, 24, 30, 32, 40, 48, 62) for more in (-1, 0, 1)]
 NUMBERS = [*range(-2, 9), 16, 17, 31, 32, 33, 63, 64, 65, 94, 95, -200, -201, 100, 101, 200, 201, 3_600_001, 86_400_001, 2**63 - 1, *POWERS]
@@ -35,6 +37,23 @@ Path = tuple[int, ...]
 @functools.cache
 def log_named(name: str) -> Log:
     return MADE[name]()
+
+
+@functools.cache
+def kept_before(name: str, index: int) -> tuple[Ledger, Any]:
+    log = log_named(name)
+    if not index:
+        return log.until(0).ledger, verifier.Ledger(*verifier.open_manifest(pack(log.signed)))
+    both = both_before(name, index - 1)
+    for each in both:
+        each.append(log.entries[index - 1])
+    return both
+
+
+def both_before(name: str, index: int) -> tuple[Ledger, Any]:
+    """Return the program's ledger of the first so many entries of a log, and the verifier's."""
+    ours, theirs = kept_before(name, index)
+    return ours.copy(), copy.deepcopy(theirs)
 
 
 def paths(value: Any, before: Path = ()) -> Iterator[Path]:
@@ -91,15 +110,7 @@ def encoded(value: Any) -> bytes:
 def test_the_same_manifests_are_taken(name: str, data: st.DataObject) -> None:
     payload = encoded(data.draw(changed(value_of(log_named(name).signed.payload))))
     manifest = SignedManifest(*signed("manifest", payload, OPERATOR))
-    faults: list[Exception | None] = [None, None]
-    try:
-        manifest.open()
-    except RemoteFault as error:
-        faults[0] = error
-    try:
-        verifier.open_manifest(pack(manifest))
-    except verifier.Refused as error:
-        faults[1] = error
+    faults = fault_of(manifest.open, RemoteFault), fault_of(lambda: verifier.open_manifest(pack(manifest)), verifier.Refused)
     assert (faults[0] is None) == (faults[1] is None), faults
 
 
@@ -141,17 +152,6 @@ def test_the_same_entries_are_taken(name: str, data: st.DataObject) -> None:
     log = log_named(name)
     index = data.draw(st.integers(0, len(log.entries) - 1))
     entry = data.draw(entries(log.entries[index]))
-    before = log.until(index)
-    theirs = verifier.Ledger(*verifier.open_manifest(pack(log.signed)))
-    for each in before.entries:
-        theirs.append(each)
-    faults: list[Exception | None] = [None, None]
-    try:
-        before.ledger.append(entry)
-    except RemoteFault as error:
-        faults[0] = error
-    try:
-        theirs.append(entry)
-    except verifier.Refused as error:
-        faults[1] = error
+    ours, theirs = both_before(name, index)
+    faults = fault_of(lambda: ours.append(entry), RemoteFault), fault_of(lambda: theirs.append(entry), verifier.Refused)
     assert (faults[0] is None) == (faults[1] is None), faults

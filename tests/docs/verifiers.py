@@ -3,7 +3,7 @@
 import importlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,15 @@ verifier: Any = importlib.import_module("verifier")
 ledger: Any = importlib.import_module("verifier_ledger")
 records: Any = importlib.import_module("verifier_records")
 values: Any = importlib.import_module("verifier_values")
+
+
+def fault_of(take: Callable[[], object], kind: type[Exception]) -> Exception | None:
+    """Return the fault of a kind that something is refused with; None: it is taken."""
+    try:
+        take()
+    except kind as fault:
+        return fault
+    return None
 
 
 def check_whole(folder: Path, export: Path) -> None:
