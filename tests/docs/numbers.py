@@ -24,12 +24,12 @@ from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.manifest import Optimizer
-from manta_swarm.protocol.merkle import Tree, leaf_hash, root
-from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head, split_note
+from manta_swarm.protocol.merkle import leaf_hash, root
+from manta_swarm.protocol.notes import split_note
 from manta_swarm.protocol.records import Threshold
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.table import Weighing
-from tests.docs.logs import OPERATOR, STRANGER
+from tests.docs.logs import OPERATOR, STRANGER, head_of, tree_of
 from tests.docs.whole import ADAMW, FORMULA, first_weights
 
 Vector = NDArray[np.float32]
@@ -258,16 +258,13 @@ def sorted_weights() -> list[dict[str, Any]]:
 
 def proofs() -> dict[str, Any]:
     """Return a tree's roots, its proofs, and heads of it; leaf i is the byte i."""
-    sizes, tree, roots = range(1, 14), Tree(), [Tree().root()]
-    for place in sizes:
-        tree.append(leaf_hash(bytes([place - 1])))
-        roots.append(tree.root())
-    name = origin(sha256(b"run"))
-    note = sign_tree_head(TreeHead(name, tree.size, tree.root()), name, OPERATOR)
+    leaves, run = [bytes([place]) for place in range(13)], sha256(b"run")
+    tree, note = tree_of(leaves), head_of(leaves, run)
     cosignature = cosign(split_note(note)[0], 1_700_000_000, STRANGER)
+    head = {"run": run, "key": OPERATOR.public_key, "size": tree.size, "root": tree.root()}
     return {
         "leaf": leaf_hash(b"\0"),
-        "roots": roots,
+        "roots": [tree.root(size) for size in range(14)],
         "inclusion": [
             {"index": index, "size": size, "proof": tree.inclusion_proof(index, size)}
             for size in (1, 2, 3, 7, 8, 13)
@@ -283,15 +280,7 @@ def proofs() -> dict[str, Any]:
             for first, end, size in ((0, 1, 1), (0, 3, 3), (1, 3, 7), (4, 8, 8), (5, 6, 13), (2, 11, 13))
         ],
         "heads": [
-            {"run": sha256(b"run"), "key": OPERATOR.public_key, "size": tree.size, "root": tree.root(), "note": note},
-            {
-                "run": sha256(b"run"),
-                "key": OPERATOR.public_key,
-                "size": tree.size,
-                "root": tree.root(),
-                "witness": STRANGER.public_key,
-                "time": 1_700_000_000,
-                "note": with_cosignatures(note, [cosignature]),
-            },
+            {**head, "note": note},
+            {**head, "witness": STRANGER.public_key, "time": 1_700_000_000, "note": with_cosignatures(note, [cosignature])},
         ],
     }

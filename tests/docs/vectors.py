@@ -37,7 +37,6 @@ from manta_swarm.protocol.auditing import (
 )
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.merkle import Tree, leaf_hash
-from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Entry, Header, Included, InclusionPromise, Listing, Receipt, Round, open_entry
 from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.rewards import share_out
@@ -48,7 +47,7 @@ from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
 from tests.docs.examples import examples
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
-from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log
+from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log, head_of, tree_of
 from tests.docs.messages import Messages
 from tests.docs.numbers import bodies, bytes_of, means, proofs, updates
 from tests.docs.whole import FORMULA, RUNS, Committed, WholeRun
@@ -132,10 +131,8 @@ def signed_records(entries: Entries) -> Iterator[tuple[str, object]]:
 
 def receipts(log: Log) -> Iterator[tuple[str, object]]:
     """Yield what proves that a log has its last round, and a contribution of it."""
-    tree, name, last = Tree(), origin(log.ledger.run), len(log.entries) - 1
-    for entry in log.entries:
-        tree.append(leaf_hash(entry))
-    head = sign_tree_head(TreeHead(name, tree.size, tree.root()), name, OPERATOR)
+    tree, last = tree_of(log.entries), len(log.entries) - 1
+    head = head_of(log.entries, log.ledger.run)
     receipt = Receipt(log.entries[last], last, tuple(tree.inclusion_proof(last)), head)
     included = Included(log.entries[last - 1], last - 1, tuple(tree.inclusion_proof(last - 1)))
     yield from (("Receipt", receipt), ("Included", included), ("Listing", Listing(receipt, included)))
@@ -285,7 +282,7 @@ def whole(name: str, what: str, run: WholeRun) -> dict[str, Any]:
 
 def whole_rounds(run: WholeRun) -> Iterator[dict[str, Any]]:
     """Yield what each round comes to; ``values`` are those of a few weights: place, of the mean, of the weights, of each moment."""
-    now, tree, name = Log(run.log.signed), Tree(), origin(run.log.ledger.run)
+    now, tree = Log(run.log.signed), Tree()
     for committed in run.rounds:
         before = tree.size
         for entry in committed.entries:
@@ -294,7 +291,7 @@ def whole_rounds(run: WholeRun) -> Iterator[dict[str, Any]]:
         after = committed.after
         yield {
             "entries": tree.size,
-            "tree_head": sign_tree_head(TreeHead(name, tree.size, tree.root()), name, OPERATOR),
+            "tree_head": head_of(now.entries, now.ledger.run),
             "inclusion_of_last": tree.inclusion_proof(tree.size - 1),
             "consistency_with_round_before": tree.consistency_proof(before),
             "bodies": [one.body for one in committed.handed_in],
