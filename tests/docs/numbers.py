@@ -135,14 +135,7 @@ def mean(name: str, codec: str, rows: list[dict[str, Any]], before: list[Thresho
         "min_exponent": -19,
         "thresholds": [[each.role, each.norm, each.samples] for each in before],
         "rows": [
-            {
-                "age": row["age"],
-                "role": row["role"],
-                "samples": row["samples"],
-                "unproven": row["unproven"],
-                "min_exponent": each,
-                "body": body,
-            }
+            {**{name: row[name] for name in ("age", "role", "samples", "unproven")}, "min_exponent": each, "body": body}
             for row, each, body in zip(rows, min_exponents, data, strict=True)
         ],
         "then": {
@@ -204,15 +197,9 @@ def step(
 def rates() -> list[dict[str, Any]]:
     """Return the rates of rounds, as the shortest decimals of their binary64."""
     plans = [Plan("classifier-tiny", schedule, "data-parallel", ADAMW, 20, 0) for schedule in ("sandwich", "shrinking")]
+    said = {"num_rounds": 20, "warmup_percent": 30, "learning_rate": "0.002"}
     return [
-        {
-            "schedule": plan.schedule,
-            "num_rounds": 20,
-            "warmup_percent": 30,
-            "learning_rate": "0.002",
-            "round": round_,
-            "rate": plan.learning_rate(round_),
-        }
+        {"schedule": plan.schedule, **said, "round": round_, "rate": plan.learning_rate(round_)}
         for plan in plans
         for round_ in range(1, 21)
     ]

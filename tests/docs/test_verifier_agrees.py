@@ -191,7 +191,7 @@ class Both:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rng=st.randoms(use_true_random=True))
 def test_both_take_the_same_entries_and_come_to_the_same(name: str, rng: random.Random) -> None:
     both = Both(RUNS[name], rng)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from manta_swarm.protocol.errors import LedgerError, StorageError
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import Folder, copied, prepared
 from tests.docs.logs import OPERATOR
-from tests.docs.verifiers import verifier
+from tests.docs.verifiers import fault_of, verifier
 from tests.docs.whole import WholeRun
 
 
@@ -42,15 +43,17 @@ def test_the_folder_holds_before_it_is_forged(folder: Folder) -> None:
     }
 
 
+def refusal(folder: Folder, name: str) -> Any:
+    """Forge a folder; return what the verifier refuses it with."""
+    FORGERIES[name].forge(folder)
+    if FORGERIES[name].rule != "C1":  # they are those of the log that was
+        folder.asked.pop("credits")
+    return fault_of(lambda: verifier.verify_all(folder.path, verifier.Asked(is_whole=True, **folder.asked)), verifier.Refused)
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_folder_is_refused_and_what_is_wrong_is_named(folder: Folder, name: str) -> None:
-    forgery = FORGERIES[name]
-    forgery.forge(folder)
-    if forgery.rule != "C1":  # they are those of the log that was
-        folder.asked.pop("credits")
-    with pytest.raises(verifier.Refused) as caught:
-        verifier.verify_all(folder.path, verifier.Asked(is_whole=True, **folder.asked))
-    said = caught.value
+    forgery, said = FORGERIES[name], refusal(folder, name)
     where = Path(said.where).name if said.where.startswith("/") else said.where
     assert (said.rule, where) == (forgery.rule, forgery.where), str(said)
     assert forgery.words in str(said)

@@ -11,8 +11,10 @@ import pytest
 from manta_swarm.aggregator.log.storage import log_key
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
+from manta_swarm.protocol.signing import Identity
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import NotOfThisRun, copied, say
+from tests.docs.test_verifier_forgeries import refusal
 from tests.docs.verifiers import verifier
 from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
@@ -40,35 +42,28 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
         for name in ("one", "two"):
             programs.start_peer(name, name)
         programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")
+    folder, operator = tmp_path / "aggregator", log_key(tmp_path / "aggregator")
+    say(folder, operator)
     payouts = tuple(tmp_path.glob("*/runs/*/payout_receipts"))
     assert payouts
-    ledger, _ = verifier.verify_all(tmp_path / "aggregator", verifier.Asked(payouts=payouts, is_whole=True))
+    asked = verifier.Asked(receipts=(tmp_path / "receipt",), payouts=payouts, credits=tmp_path / "credits.json", is_whole=True)
+    ledger, _ = verifier.verify_all(folder, asked)
     assert (ledger.round, ledger.is_settled) == (ROUNDS, True)
-    assert dict(ledger.credits) == verify_directory(tmp_path / "aggregator").credits
+    assert dict(ledger.credits) == verify_directory(folder).credits
     assert sum(ledger.credits.values()) > 0  # nobody is proven: what was paid was found good
     assert not ledger.guilty
-    assert forged(tmp_path / "aggregator", tmp_path) >= 45
+    assert forged(folder, tmp_path, operator) >= 45
 
 
-def forged(folder: Path, to: Path) -> int:
+def forged(folder: Path, to: Path, operator: Identity) -> int:
     """Forge copies of a folder in each way that needs no peer's key; return in how many, all of which are refused as they have to be."""
-    operator, found = log_key(folder), dict[str, tuple[str, str]]()
-    say(folder, operator)
+    found = dict[str, tuple[str, str | None]]()
     for name, forgery in FORGERIES.items():
         (to / name).mkdir()
-        copy = copied(folder, to / name, operator)
-        if not found:
-            verifier.verify_all(copy.path, verifier.Asked(is_whole=True, **copy.asked))
         try:
-            forgery.forge(copy)
+            refused = refusal(copied(folder, to / name, operator), name)
         except NotOfThisRun:
             continue
-        if forgery.rule != "C1":  # they are those of the log that was
-            copy.asked.pop("credits")
-        found[name] = forgery.rule, ""
-        try:
-            verifier.verify_all(copy.path, verifier.Asked(is_whole=True, **copy.asked))
-        except verifier.Refused as refused:
-            found[name] = forgery.rule, refused.rule
+        found[name] = forgery.rule, refused and refused.rule
     assert not {name: rules for name, rules in found.items() if rules[0] != rules[1]}
     return len(found)
