@@ -91,8 +91,9 @@ def test_rounds_ask_for_the_same(name: str, algorithm: str, schedule: str, num_r
     )
     ours = values.TrainingSpec(manifest)
     assert ours.teacher_round == theirs.plan.teacher_round
-    for round_ in range(1, num_rounds + 1, 1 if num_rounds < 10 else 9):
+    for round_ in range(1, num_rounds + 1):
         assert (ours.rate(round_), ours.sorts_after(round_)) == (theirs.plan.learning_rate(round_), theirs.sorts_after(round_))
+    for round_ in range(1, num_rounds + 1, 1 if num_rounds < 10 else 9):
         for cohort in ("here", "here.size-1", "here.size-2", "here.size-3"):
             assert ours.role(round_, cohort) == theirs.role(round_, cohort)
             assert ours.costs(round_, cohort) == theirs.costs(round_, cohort)
