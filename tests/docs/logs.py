@@ -16,7 +16,7 @@ from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
 from manta_swarm.protocol.records import Header, entry_of
 from manta_swarm.protocol.reputation import Audit
 from manta_swarm.protocol.signed import Signed
-from manta_swarm.protocol.signing import Identity, PublicKey
+from manta_swarm.protocol.signing import Identity
 from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
 from manta_swarm.protocol.verified import Verified
 from tests.contributions import PEERS, cohort_header_of, header_of, in_order, round_of, with_contribution
@@ -108,10 +108,6 @@ class Log:
         """Return the entry by which a key, or an invitation, is taken back."""
         revocation = replace(Revocation(self.ledger.run, operator.public_key, what, target.public_key), **changes)
         return entry_of(Signed.sign(revocation, operator))
-
-    def everybody(self) -> set[PublicKey]:
-        """Return all keys that may be proven."""
-        return {*(PublicKey(each.public_key) for each in (*PEERS, *AUDITORS, STRANGER, OPERATOR))}
 
 
 def log_of(rounds: int = 0, **changes: Any) -> Log:

@@ -4,8 +4,6 @@ Measured numbers, digests and chosen architectures differ from machine to machin
 """
 
 import re
-import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,19 +14,12 @@ from PIL import Image
 from manta_swarm.automl.evaluation.held_out import CALIBRATION_SAMPLES
 from manta_swarm.automl.training.settings import usual
 from tests.command import typed
+from tests.docs.test_guide_commands import commands_of
 from tests.documents import ROOT
 from tests.test_documents import group_of
 
 PAGE = (ROOT / "docs" / "researchers.md").read_text(encoding="utf-8")
 CLASSES = ("cat", "cow", "dog")
-
-
-def commands() -> Iterator[tuple[list[str], list[str]]]:
-    """Yield each command of the console blocks, and the lines that it prints; "..." stands for lines that are left out."""
-    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
-        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *lines = each.splitlines()
-            yield shlex.split(command), lines
 
 
 def masked(line: str) -> str:
@@ -57,13 +48,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_the_guide_types_prints_what_it_shows(folder: Path) -> None:
-    typed_commands = list(commands())
+    typed_commands = list(commands_of(PAGE))
     assert len(typed_commands) >= 10
-    for (program, *arguments), lines in typed_commands:
+    for (program, *arguments), said in typed_commands:
         ended = typed(group_of(program), *arguments)
         assert ended.exit_code == 0, (arguments, ended)
         printed = [masked(line) for line in (ended.output + ended.errors).splitlines()]
-        for line in lines:
+        for line in said.splitlines():
             if line != "...":
                 assert masked(line) in printed, (arguments, line, printed)
                 printed = printed[printed.index(masked(line)) + 1 :]

@@ -41,19 +41,21 @@ from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Entry, Header, Include
 from manta_swarm.protocol.reputation import Pools, Reputation
 from manta_swarm.protocol.rewards import share_out
 from manta_swarm.protocol.signed import Signed, is_signed
-from manta_swarm.protocol.signing import sha256
+from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.protocol.table import Weighed
 from manta_swarm.protocol.verdicts import Outcome, Settlement, Verdict
+from tests.contributions import PEERS
 from tests.docs.examples import examples
 from tests.docs.invalid import invalid
 from tests.docs.ledgers import MADE, RULES
-from tests.docs.logs import AUDITORS, ONE, OPERATOR, TWO, Entries, Log, head_of, tree_of
+from tests.docs.logs import AUDITORS, ONE, OPERATOR, STRANGER, TWO, Entries, Log, head_of, tree_of
 from tests.docs.messages import Messages
 from tests.docs.numbers import bodies, bytes_of, means, proofs, updates
 from tests.docs.whole import FORMULA, RUNS, Committed, WholeRun
 from tests.documents import ROOT
 
 FOLDER = ROOT / "docs" / "vectors"
+KEYS = [PublicKey(each.public_key) for each in (*PEERS, *AUDITORS, STRANGER, OPERATOR)]  # that may be proven
 
 
 def hexed(value: Any) -> Any:
@@ -75,7 +77,7 @@ def summed(log: Log) -> dict[str, Any]:
     return {
         "round": ledger.round,
         "commit": ledger.last_commit,
-        "proven": {key for key in log.everybody() if ledger.reputation.is_proven(key)} if ledger.manifest.is_audited else [],
+        "proven": {key for key in KEYS if ledger.reputation.is_proven(key)} if ledger.manifest.is_audited else [],
         "credits": ledger.credits(),
         "earned": {key: amount for key, amount in sorted(ledger.reputation.earned.items()) if amount},
         "settled": ledger.settled,

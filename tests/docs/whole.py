@@ -164,7 +164,7 @@ def open_to_all() -> WholeRun:
     return run
 
 
-def audited(**changes: Any) -> WholeRun:
+def audited() -> WholeRun:
     """Parts of the weights in two local steps, an update that sorts channels, verdicts of one auditor, a settlement."""
     run = begun(
         num_rounds=6,
@@ -172,18 +172,12 @@ def audited(**changes: Any) -> WholeRun:
         schedule="shrinking",
         exchange=replace(SPARSE, local_steps=2),
         audits=(replace(RULES, audit_percent=100),),  # all of it is drawn, whatever the commits are
-        **changes,
     )
     while not run.log.ledger.finished:
-        audited_round(run)
+        handed_in = [run.made(TWO, ONE, seed=1, cohort="here.size-2"), run.made(THREE, seed=3, cohort="there", payout=STRANGER.public_key)]
+        run.commit(handed_in, good_words(run))
     run.settle(good_words(run))
     return run
-
-
-def audited_round(run: WholeRun, **lies: Any) -> None:
-    """Go on by a round of a cohort and a peer alone, with verdicts on what was drawn."""
-    handed_in = [run.made(TWO, ONE, seed=1, cohort="here.size-2"), run.made(THREE, seed=3, cohort="there", payout=STRANGER.public_key)]
-    run.commit(handed_in, good_words(run), **lies)
 
 
 def good_words(run: WholeRun) -> list[Signed[Verdict]]:
