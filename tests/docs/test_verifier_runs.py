@@ -39,6 +39,7 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
     }
     with Programs(tmp_path, small_run(rounds=ROUNDS, **short).model_copy(update=sections)) as programs:
         programs.start_aggregator()
+        programs.wait_until(lambda: bool(programs.status("aggregator/auditor")), "its auditor looks on")  # rounds do not wait for audits
         for name in ("one", "two"):
             programs.start_peer(name, name)
         programs.wait_until(lambda: bool(programs.status("aggregator").get("settled")), "the run is settled")

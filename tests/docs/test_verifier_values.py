@@ -83,7 +83,7 @@ def training_spec_of(name: str, **changes: object) -> tuple[Manifest, AskedTrain
 @every_supernet
 @pytest.mark.parametrize("algorithm", ["data-parallel", "model-parallel"])
 @pytest.mark.parametrize("schedule", ["sandwich", "shrinking"])
-@pytest.mark.parametrize("num_rounds", [3, 50])
+@pytest.mark.parametrize("num_rounds", [3, 100])
 def test_rounds_ask_for_the_same(name: str, algorithm: str, schedule: str, num_rounds: int) -> None:
     exchange = replace(EXCHANGE, local_steps=3)
     manifest, theirs = training_spec_of(
