@@ -117,7 +117,7 @@ class Both:
         """Judge some of what was drawn."""
         said = list[Signed[Verdict]]()
         for audit in self.ours.reputation.audits.values():
-            for auditor in self.rng.sample(AUDITORS, self.rng.choice((0, 0, 1, 2))):
+            for auditor in self.rng.choices(AUDITORS, k=self.rng.choice((0, 0, 1, 2))):
                 outcomes = self.outcomes(audit, auditor)
                 by = auditor if any(outcomes) or self.once_in(2) else self.rng.choice(WHO)
                 round_ = audit.round + self.once_in(30)
