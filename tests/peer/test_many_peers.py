@@ -4,10 +4,12 @@ import asyncio
 import random
 from collections import defaultdict
 
+import pytest
+
 from manta_swarm.network import timeouts
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.neighbours import MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
+from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.protocol.affinity import MAX_GROUP
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -17,6 +19,14 @@ from tests.network.virtual_time import LOOP_CLOCK, run_virtual
 RUN = sha256(b"run")
 OPERATOR = PublicKey(sha256(b"operator"))
 NEAR_S, FAR_S = 0.001, 0.04
+MAX_NEIGHBOURS, MAX_NEAR, SPLIT, JOIN = 24, 12, 36, 24
+
+
+@pytest.fixture(autouse=True)
+def _some_dozens_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the proportions of a large run: what all look at grows with the square of their number."""
+    for name, number in {"MAX_NEIGHBOURS": MAX_NEIGHBOURS, "MAX_NEAR": MAX_NEAR, "SPLIT": SPLIT, "JOIN": JOIN}.items():
+        monkeypatch.setattr(f"manta_swarm.network.neighbours.{name}", number)
 
 
 class Region:
@@ -91,7 +101,7 @@ async def grow(region: Region, *, looks: int) -> None:
 
 
 def test_cohort_peers_find_each_other_in_a_run_of_more_than_each_knows_and_agree() -> None:
-    region = Region(132, 3)
+    region = Region(51, 3)
     assert len(region.keys) > max(2 * MAX_NEIGHBOURS, SPLIT)
     run_virtual(grow(region, looks=4))
     assert region.sizes() == [3] * (len(region.keys) // 3)

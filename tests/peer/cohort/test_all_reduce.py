@@ -20,7 +20,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signing import PublicKey
-from tests.peer.cohort.test_cohort import convened, mean_of, same, small_parts
+from tests.peer.cohort.test_cohort import all_average, convened, mean_of, same, small_parts
 from tests.peer.cohorts import PEERS, Band, CohortPeer, LinksInMemory, all_of, base_of, play, vector_of
 
 STEPS = 3
@@ -58,25 +58,12 @@ def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any])
     own.send = send
 
 
-async def averaged(cohort_peers: list[CohortPeer], step: int = 0) -> list[Any]:
-    return await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
-
-
-def test_all_who_are_linked_to_all_own_a_part_and_end_with_the_same_bytes(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
-        cohort_peers = await convened(band, 4)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
-        assert [plan.owners for plan in plans] == [tuple(cohort_peer.key for cohort_peer in cohort_peers)]
-
-    play(story, local_steps=STEPS)
-
-
 def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 4)
         own: Any = cohort_peers[2].cohort._links
         own.known.discard(cohort_peers[3].key)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
 
     play(story, local_steps=STEPS)
@@ -100,7 +87,7 @@ def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audite
         for cohort_peer in cohort_peers:
             await cohort_peer.meet()
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
 
     play(story, local_steps=STEPS, is_audited=is_audited)
@@ -118,7 +105,7 @@ def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: 
         left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
         assert same(*means, mean_of(left, 0))
         assert [len(plan.owners) for plan in plans] == [4, 1]
-        assert same(*await averaged(left, 1), mean_of(left, 1))
+        await all_average(left, 1)
         assert [len(plan.owners) for plan in plans] == [4, 1, 3]
 
     play(story, local_steps=STEPS)
@@ -128,13 +115,13 @@ def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 3)
         sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers] == [False] * 3
         for round_ in range(2, SILENT_ROUNDS + 4):
             for cohort_peer in cohort_peers:
                 await cohort_peer.meet()
             await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
-            assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+            await all_average(cohort_peers)
         by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
         assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
 
@@ -163,7 +150,7 @@ def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Pl
                     return await add(self, message)
 
             monkeypatch.setattr(AllReduce, "add", adds)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
     play(story, local_steps=STEPS)
@@ -179,7 +166,7 @@ def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: li
             return shares[1:] if self._links.key == cohort_peers[1].key else shares
 
         monkeypatch.setattr(AllReduce, "follow", follow)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
     play(story, local_steps=STEPS)
@@ -195,7 +182,7 @@ def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: s
             "the founder": {cohort_peers[0].key},
         }[to]
         sends(cohort_peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
-        *means, own = await averaged(cohort_peers)
+        *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
             assert same(*means, own, mean_of(cohort_peers, 0))
             assert [len(plan.owners) for plan in plans] == [4, 1]
@@ -211,7 +198,7 @@ def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: l
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 4)
         sends(cohort_peers[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
-        *means, own = await averaged(cohort_peers)
+        *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert same(*means, mean_of(cohort_peers[:3], 0))
         assert same(own, vector_of(3, 0))
 
@@ -222,27 +209,10 @@ def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 3)
         sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
-        assert same(*await averaged(cohort_peers), mean_of(cohort_peers, 0))
+        await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3]
 
     play(story, local_steps=STEPS)
-
-
-def test_what_the_log_does_not_take_is_added_again_without(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
-        cohort_peers = await convened(band, 4)
-        gathered, *accepted = await all_of(
-            cohort_peers[0].found(with_mean=True, leave_out=[cohort_peers[2]]),
-            *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]),
-        )
-        left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
-        assert gathered.keys == tuple(cohort_peer.key for cohort_peer in left)
-        expected = near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in left], [32] * 3)
-        assert accepted[1] is None
-        assert same(gathered.mean, accepted[0].mean, accepted[2].mean, expected)
-        assert [len(plan.owners) for plan in plans] == [4]
-
-    play(story, codec="topk-256-4")
 
 
 def test_only_the_founder_says_what_is_added() -> None:

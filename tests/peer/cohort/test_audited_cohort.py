@@ -9,16 +9,11 @@ import pytest
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.signed import Signed
+from tests.peer.cohort.test_cohort import convened
 from tests.peer.cohorts import Band, CohortPeer, all_of, play, vector_of
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
 LEARNT = vector_digest(COMMON)
-
-
-async def convened(band: Band) -> list[CohortPeer]:
-    cohort_peers = await band.gather_round(3)
-    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-    return cohort_peers
 
 
 def members(gathered: object) -> list[bytes]:
@@ -28,7 +23,7 @@ def members(gathered: object) -> list[bytes]:
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        first, honest, liar = await convened(band)
+        first, honest, liar = await convened(band, 3)
         gathered, accepted, refused = await all_of(first.found(), honest.hand_over(), liar.hand_over(names=LEARNT))
         assert members(gathered) == [first.key, honest.key]
         assert accepted is not None
@@ -48,7 +43,7 @@ def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
 )
 def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: object, changes: dict[str, bytes], is_in: bool) -> None:
     async def story(band: Band) -> None:
-        first, honest, other = await convened(band)
+        first, honest, other = await convened(band, 3)
         claimed = {"residual": b"r" * 32}
         gathered, accepted, found = await all_of(
             first.found(COMMON, with_mean=True, **claimed),
@@ -67,16 +62,16 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
 STEPS = 4
 
 
-async def stepped(cohort_peers: list[CohortPeer], *steps: int, changes: dict[CohortPeer, dict[str, Any]] | None = None) -> None:
-    """Give in these steps; ``changes`` are of the claims of some."""
+async def stepped(cohort_peers: list[CohortPeer], *steps: int) -> None:
+    """Give in these steps."""
     for step in steps:
-        await all_of(*(cohort_peer.average(step, **(changes or {}).get(cohort_peer, {})) for cohort_peer in cohort_peers))
+        await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
 
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        cohort_peers = first, second, lost = await convened(band)
+        cohort_peers = first, second, lost = await convened(band, 3)
         await stepped(cohort_peers, 0, 1)
         lost.die()
         await stepped([first, second], 2, 3)
@@ -96,7 +91,7 @@ def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_a
 
 def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
     async def story(band: Band) -> None:
-        cohort_peers = first, *others = await convened(band)
+        cohort_peers = first, *others = await convened(band, 3)
         await stepped(cohort_peers, 0)
         for cohort_peer in others:
             cohort_peer.die()
@@ -114,7 +109,7 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
 
 def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
     async def story(band: Band) -> None:
-        cohort_peers = first, *_, last = await convened(band)
+        cohort_peers = first, *_, last = await convened(band, 3)
         await stepped(cohort_peers, 0, 1, 2, 3)
         gathered, *_ = await all_of(
             first.found(COMMON, leave_out=[last]), *(cohort_peer.hand_over(COMMON) for cohort_peer in cohort_peers[1:])
@@ -160,7 +155,7 @@ LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        cohort_peers = first, honest, liar = await convened(band)
+        cohort_peers = first, honest, liar = await convened(band, 3)
         await stepped(cohort_peers, 0)
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
@@ -189,7 +184,7 @@ LIES_AT_THE_END: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", LIES_AT_THE_END)
 def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs_its_member_what_it_gave_at_the_end_alone(lie: str) -> None:
     async def story(band: Band) -> None:
-        cohort_peers = first, honest, liar = await convened(band)
+        cohort_peers = first, honest, liar = await convened(band, 3)
         await stepped(cohort_peers, 0, 1, 2, 3)
         gathered, accepted, refused = await all_of(
             first.found(COMMON), honest.hand_over(COMMON), liar.hand_over(COMMON, **LIES_AT_THE_END[lie](liar))
@@ -203,12 +198,9 @@ def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs
 
 
 @pytest.mark.parametrize("when", ["left out", "no answer"])
-def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
+def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(when: str) -> None:
     async def story(band: Band) -> None:
-        first, honest, other = await convened(band)
+        first, honest, other = await convened(band, 3)
         if when == "no answer":
             first.die()
             await other.average(0)
@@ -224,12 +216,8 @@ def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
     async def story(band: Band) -> None:
-        cohort_peers = await convened(band)
-        founder, *others = cohort_peers
-        gathered, *accepted = await all_of(
-            founder.found(with_mean=True),
-            *(cohort_peer.hand_over() for cohort_peer in others),
-        )
+        founder, *others = await convened(band, 3)
+        gathered, *accepted = await all_of(founder.found(with_mean=True), *(cohort_peer.hand_over() for cohort_peer in others))
         assert [each.mean is not None for each in accepted] == [is_audited] * 2
         assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)
 
