@@ -134,21 +134,6 @@ def test_an_account_that_is_no_key(directory: Path, payout: str) -> None:
     assert time.monotonic() - started_s < 2
 
 
-def test_an_unknown_key_in_the_settings_file(directory: Path) -> None:
-    directory.mkdir()
-    (directory / "peer.toml").write_text("gpu = 1\n")
-    before = contents(directory)
-    assert_refused(join(directory), "peer.toml", "'gpu'", "gpus")
-    assert contents(directory) == before
-
-
-@pytest.mark.parametrize("gpus", ["0,0", "two", "0,"])
-def test_gpus_that_cannot_be(directory: Path, gpus: str) -> None:
-    ended = typed(main, "join", "--gpus", gpus, "--dir", directory, "--initial-peers", NOBODY)
-    assert_refused(ended, "--gpus", "twice" if gpus == "0,0" else "indices of GPUs")
-    assert not directory.exists()
-
-
 def test_a_gpu_that_is_not_there(directory: Path) -> None:
     ended = typed(main, "join", "--gpus", "0,99", "--dir", directory, "--initial-peers", NOBODY)
     assert_refused(ended, "--gpus", "is not there")

@@ -76,28 +76,20 @@ def test_every_setting_is_in_the_table_above() -> None:
     assert {name for name, *_ in SETTINGS} == set(PeerConfig.model_fields) - {"dir"}
 
 
-def test_the_directory_comes_from_the_flag_or_the_variable_or_is_the_users_own(
+def test_the_directory_with_its_settings_comes_from_the_flag_or_the_variable_or_is_the_users_own(
     tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert environment in load_config({}).dir.parents
-    monkeypatch.setenv("MANTA_DIR", str(tmp_path / "variable"))
-    assert load_config({}).dir == tmp_path / "variable"
-    assert load_config({"dir": tmp_path / "flag"}).dir == tmp_path / "flag"
-
-
-def test_the_settings_file_is_read_in_the_directory_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "peer.toml").write_text("cpu_threads = 7")
     monkeypatch.setenv("MANTA_DIR", str(tmp_path))
-    assert load_config({}).cpu_threads == 7
+    assert (load_config({}).dir, load_config({}).cpu_threads) == (tmp_path, 7)
+    assert load_config({"dir": tmp_path / "flag"}).dir == tmp_path / "flag"
 
 
 def test_a_tilde_is_the_home_directory(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANTA_DIR", "~/mine")
-    assert load_config({}).dir == environment / "mine"
-
-
-def test_a_tilde_in_the_place_of_the_data_is_the_home_directory(environment: Path, tmp_path: Path) -> None:
-    assert load_config({"dir": tmp_path, "data_root": Path("~/data")}).data_root == environment / "data"
+    config = load_config({"data_root": Path("~/data")})
+    assert (config.dir, config.data_root) == (environment / "mine", environment / "data")
 
 
 def test_a_peer_that_listens_nowhere_only_dials_out(tmp_path: Path) -> None:
@@ -137,15 +129,12 @@ def test_an_unknown_key_is_named_with_the_ones_that_exist(tmp_path: Path, key: s
     ("name", "bad"),
     [
         ("cpu_threads", "0"),
-        ("cpu_threads", "many"),
         ("cpu_threads", "1025"),
         ("duty", "0%"),
         ("max_upload", "10"),
         ("gpus", "two"),
-        ("gpus", "-1"),
         ("gpus", "0,"),
         ("gpus", "0,2,00"),
-        ("workers", "0"),
         ("workers", "257"),
         ("run", "abc"),
         ("run", "A" * 64),

@@ -11,7 +11,7 @@ import pytest
 
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING
 from manta_swarm.peer.commands.report import lines_of
-from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, STATUS, STOP, Control, look, tell
+from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, STATUS, STOP, Control, tell
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
@@ -55,13 +55,6 @@ def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> 
     assert not (tmp_path / "control").exists()
 
 
-def test_who_asks_for_the_status_gets_it(tmp_path: Path) -> None:
-    async def story(limiter: Limiter, _peer: Peer) -> None:
-        assert await asyncio.to_thread(look, tmp_path) == limiter.status()
-
-    play(tmp_path, story)
-
-
 def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -> None:
     async def story(limiter: Limiter, peer: Peer) -> None:
         assert (await told(tmp_path, PAUSE)).startswith("paused")
@@ -75,15 +68,6 @@ def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -
     play(tmp_path, story, is_attached=False)
 
 
-def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
-    async def story(limiter: Limiter, _peer: Peer) -> None:
-        assert not limiter.called_off.is_set()
-        assert "had not found its run" in await told(tmp_path, LEAVE)
-        assert limiter.called_off.is_set()
-
-    play(tmp_path, story, is_attached=False)
-
-
 @pytest.mark.parametrize(
     ("phase", "does", "leaves"),
     [
@@ -92,16 +76,17 @@ def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
         (STARTING, "gets ready to train", "it had not begun yet"),
     ],
 )
-def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, phase: str, does: str, leaves: str) -> None:
-    async def whole() -> None:
-        live_status = live_status_in(tmp_path / "peer")
-        limiter = Limiter(Limits(), tmp_path, Computer().sensors, live_status)
-        async with asyncio.timeout(DEADLINE_S), Control(tmp_path, limiter):
-            live_status.update(phase=phase)
-            assert await asyncio.to_thread(lines_of, tmp_path) == [f"a peer runs, and {does}; no limits"]
-            assert await told(tmp_path, LEAVE) == f"it leaves; {leaves}"
+def test_it_is_said_what_a_peer_does_before_it_takes_part_and_who_leaves_then_is_heard(
+    tmp_path: Path, phase: str, does: str, leaves: str
+) -> None:
+    async def story(limiter: Limiter, _peer: Peer) -> None:
+        limiter._live_status.update(phase=phase)
+        assert await asyncio.to_thread(lines_of, tmp_path) == [f"a peer runs, and {does}; no limits"]
+        assert not limiter.called_off.is_set()
+        assert await told(tmp_path, LEAVE) == f"it leaves; {leaves}"
+        assert limiter.called_off.is_set()
 
-    asyncio.run(whole())
+    play(tmp_path, story, is_attached=False)
 
 
 def test_who_leaves_already_is_not_stopped_at_once_by_the_same_word(tmp_path: Path) -> None:

@@ -56,11 +56,6 @@ def test_a_run_that_is_named_is_found_wherever_it_is_known_from(store: PeerStore
             find_addresses(PeerConfig(run=sha256(b"a third").hex()), store.last_run())
 
 
-def test_with_nothing_to_go_by_the_person_hears_what_to_do(store: PeerStore) -> None:
-    with pytest.raises(UserError, match=r"--initial-peers .*MANTA_INITIAL_PEERS.* manta-aggregator start"):
-        find_addresses(PeerConfig(), store.last_run())
-
-
 def test_what_a_dead_aggregator_left_is_no_run(store: PeerStore, environment: Path) -> None:
     directory = environment / "state" / "aggregators"
     directory.mkdir(parents=True)
@@ -168,11 +163,6 @@ def test_several_sessions_in_one_process_all_leave_at_one_ctrl_c(store: PeerStor
         return [loop.left for loop in loops]
 
     assert asyncio.run(play()) == [1, 1, 1]
-
-
-def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:
-    with pytest.raises(Stopped):
-        told_to_stop(store, {"leaves": False}, 2)
 
 
 def test_of_what_ended_it_the_person_hears_one_thing_and_a_fault_of_the_program_first(store: PeerStore) -> None:

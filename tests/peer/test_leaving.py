@@ -32,26 +32,38 @@ async def ends_at_once(member: Member) -> None:
         await member.task
 
 
+async def at(scene: Scene, phase: str) -> Member:
+    """Return a peer that stays in a phase."""
+    method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(phase)
+    if method is not None:
+        await scene.log.endpoint.serve(method, silence)
+    member = scene.join(0)
+    if phase == "working":
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.microbatches) == 1)
+    elif phase != "looking":
+        await until(lambda: member.status.phase == phase)
+    return member
+
+
+async def left_with_a_promise(scene: Scene) -> Member:
+    """Return a peer that left once it had an inclusion promise."""
+    member = scene.join(0)
+    await until(lambda: member.phase is Phase.PROMISED)
+    await member.leaves()
+    return member
+
+
 # The first one.
 
 
-def test_who_waits_for_the_log_leaves_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["looking", "behind", "promised"])
+def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, phase: str) -> None:
     async def story(scene: Scene) -> None:
-        await scene.log.endpoint.serve("commit-after", silence)
-        member = scene.join(0)
+        member = await at(scene, phase)
         await asyncio.sleep(0)
         await ends_at_once(member)
-        assert member.status.joined_at_round is None
-
-    play(tmp_path, story)
-
-
-def test_who_fetches_a_state_leaves_at_once(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.log.endpoint.serve("blob", silence)
-        member = scene.join(0)
-        await until(lambda: member.status.phase == "behind")
-        await ends_at_once(member)
+        assert len(scene.log.in_round()) == (phase == "promised")
 
     play(tmp_path, story)
 
@@ -100,16 +112,6 @@ def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
         assert not member.task.done()
         scene.log.says_later = False
         await member.ends()
-        assert len(scene.log.in_round()) == 1
-
-    play(tmp_path, story)
-
-
-def test_who_has_an_inclusion_promise_leaves_at_once(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        await until(lambda: member.phase is Phase.PROMISED)
-        await ends_at_once(member)
         assert len(scene.log.in_round()) == 1
 
     play(tmp_path, story)
@@ -213,15 +215,7 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
 @pytest.mark.parametrize("phase", ["looking", "behind", "working", "signed", "promised"])
 def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
     async def story(scene: Scene) -> None:
-        method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(phase)
-        if method is not None:
-            await scene.log.endpoint.serve(method, silence)
-        member = scene.join(0)
-        if phase == "working":
-            member.worker.may_go_on.clear()
-            await until(lambda: len(member.worker.microbatches) == 1)
-        elif phase != "looking":
-            await until(lambda: member.status.phase == phase)
+        member = await at(scene, phase)
         member.loop.leave()
         member.task.cancel()
         async with asyncio.timeout(5):
@@ -237,9 +231,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
 
 def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = scene.join(0)
-        await until(lambda: first.phase is Phase.PROMISED)
-        await first.leaves()
+        first = await left_with_a_promise(scene)
         scene.log.commit()
         again = scene.join(0)
         await until(lambda: again.status.rounds_counted == 1)
@@ -252,9 +244,7 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
 
 def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = scene.join(0)
-        await until(lambda: first.phase is Phase.PROMISED)
-        await first.leaves()
+        first = await left_with_a_promise(scene)
         again = scene.join(0)
         await until(lambda: again.phase is Phase.PROMISED)
         assert again.worker.microbatches == []
@@ -284,9 +274,7 @@ def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
 
 def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = scene.join(0)
-        await until(lambda: first.phase is Phase.PROMISED)
-        await first.leaves()
+        first = await left_with_a_promise(scene)
         kept = first.store.signed(scene.log.ledger.run).load(Kept)
         assert kept is not None
 
@@ -306,9 +294,7 @@ def self_keys(scene: Scene) -> set[bytes]:
 
 def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = scene.join(0)
-        await until(lambda: first.phase is Phase.PROMISED)
-        await first.leaves()
+        first = await left_with_a_promise(scene)
         (path,) = first.store.directory.glob("runs/*/signed")
         path.write_bytes(path.read_bytes()[:-1])
         again = scene.join(0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from manta_swarm.automl.training.update import state_digest
-from manta_swarm.network.rpc import OwnNode, Refused
+from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
@@ -35,9 +35,11 @@ def has_gone_well(scene: Scene, member: Member, rounds: int) -> bool:
 # A run without faults.
 
 
-def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_plain", [False, True], ids=["with its features", "plain"])
+def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path, is_plain: bool) -> None:
     async def story(scene: Scene) -> None:
-        members = [scene.join(0), scene.join(1)]
+        members = [scene.join(number, is_plain=is_plain) for number in range(2)]
+        assert is_plain is not bool(list(members[0].loop.features))
         for _ in range(3):
             await scene.log.wait_for(2)
             scene.log.commit()
@@ -46,21 +48,6 @@ def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path
             assert has_gone_well(scene, member, 3)
             assert member.status.finished
             assert (member.status.phase, member.status.waiting_for) == ("finished", "")
-
-    play(tmp_path, story, num_rounds=3)
-
-
-def test_a_plain_swarm_trains_without_any_feature(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        members = [scene.join(number, is_plain=True) for number in range(3)]
-        assert not list(members[0].loop.features)
-        for _ in range(3):
-            await scene.log.wait_for(3)
-            scene.log.commit()
-        for member in members:
-            await member.ends()
-            assert has_gone_well(scene, member, 3)
-        assert len({member.status.state for member in members}) == 1
 
     play(tmp_path, story, num_rounds=3)
 
@@ -454,19 +441,6 @@ def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) ->
     play(tmp_path, story)
 
 
-def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        await until(lambda: member.phase is Phase.PROMISED)
-        liar = scene.network.endpoint(PublicKey(b"\x07" * 32))
-        for data in (b"", b"garbage", pack(("a", "b"))):
-            with pytest.raises(Refused):
-                await liar.call(member.endpoint.key, "commit", data, timeout_s=5)
-        assert member.loop.machine.newest.round == 0
-
-    play(tmp_path, story)
-
-
 # Its own machine.
 
 
@@ -480,19 +454,6 @@ def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> No
             await member.ends()
         assert isinstance(caught.value.exceptions[0], StorageError)
         assert not scene.log.headers  # nothing was promised of what is not kept
-
-    play(tmp_path, story)
-
-
-def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise StorageError("status.json: No space left on device; make room")
-
-    async def story(scene: Scene) -> None:
-        member = scene.join(0, prepare=lambda member: monkeypatch.setattr(member.store, "write_status", refuse))
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await until(lambda: has_gone_well(scene, member, 1))
 
     play(tmp_path, story)
 

@@ -12,7 +12,6 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, sha256
-from manta_swarm.runtime.disk import load_identity, only_process
 from tests.contributions import header_of
 from tests.runs import FixedTrainingSpec, manifest_of
 
@@ -49,39 +48,6 @@ def test_a_file_in_the_directorys_place_is_a_users_mistake(tmp_path: Path) -> No
     assert (tmp_path / "peer").read_text() == "not a directory"
 
 
-def test_an_identity_is_made_once_and_only_its_owner_can_read_it(store: PeerStore) -> None:
-    first = load_identity(store.identity_path)
-    assert stat.S_IMODE(store.identity_path.stat().st_mode) == 0o600
-    assert load_identity(store.identity_path).public_key == first.public_key
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
-def test_an_identity_that_others_can_open_is_refused_with_the_command_that_helps(store: PeerStore, mode: int) -> None:
-    load_identity(store.identity_path)
-    store.identity_path.chmod(mode)
-    with pytest.raises(UserError, match=f"chmod 600 {store.identity_path}"):
-        load_identity(store.identity_path)
-
-
-@pytest.mark.parametrize("data", [b"", b"garbage", bytes(68), b"\x08\x01\x12\x40" + b"\x01" * 64])
-def test_an_identity_that_is_none_is_refused_and_left_as_it_is(store: PeerStore, data: bytes) -> None:
-    store.identity_path.touch(mode=0o600)
-    store.identity_path.write_bytes(data)
-    with pytest.raises(UserError, match="is no identity"):
-        load_identity(store.identity_path)
-    assert store.identity_path.read_bytes() == data
-
-
-def test_only_one_program_uses_a_directory_at_a_time(store: PeerStore) -> None:
-    with only_process(store.directory):
-        with pytest.raises(UserError, match=f"another peer or aggregator uses {store.directory}"), only_process(store.directory):
-            pass
-        with pytest.raises(UserError, match="another"), only_process(store.directory / "." / "runs" / ".."):
-            pass
-    with only_process(store.directory):
-        pass
-
-
 def test_the_last_run_is_remembered(store: PeerStore) -> None:
     assert store.last_run() is None
     store.remember_run(OTHER_RUN, ("/ip4/10.0.0.1/tcp/1",))
@@ -109,28 +75,11 @@ def test_a_spoilt_memory_of_the_last_run_is_none(store: PeerStore, text: str) ->
     assert store.last_run() is None
 
 
-def test_signed_work_comes_back_to_the_bit(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(), BODY))
-    assert PeerStore(store.directory).signed(RUN).load(Kept) == Kept(header(), BODY)
-
-
-def test_the_newest_signed_work_replaces_the_older(store: PeerStore) -> None:
+def test_the_newest_signed_work_of_each_run_comes_back_to_the_bit(store: PeerStore) -> None:
     store.signed(RUN).save(Kept(header(1), BODY))
     store.signed(RUN).save(Kept(header(2), BODY[1:]))
-    assert store.signed(RUN).load(Kept) == Kept(header(2), BODY[1:])
-
-
-def test_each_run_has_its_own_signed_work(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(), BODY))
+    assert PeerStore(store.directory).signed(RUN).load(Kept) == Kept(header(2), BODY[1:])
     assert store.signed(OTHER_RUN).load(Kept) is None
-
-
-def test_work_that_was_not_written_whole_leaves_the_older_work_in_place(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(1), BODY))
-    (signed_path(store).with_name("signed.part")).write_bytes(b"half of someth")  # as a crash leaves it
-    assert store.signed(RUN).load(Kept) == Kept(header(1), BODY)
-    store.signed(RUN).save(Kept(header(2), BODY))
-    assert [path.name for path in signed_path(store).parent.iterdir()] == ["signed"]
 
 
 def test_a_disk_that_refuses_is_a_storage_error_and_the_older_work_stays(store: PeerStore) -> None:

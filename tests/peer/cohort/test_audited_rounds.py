@@ -1,7 +1,6 @@
 """Rounds of a cohort where audits compute local steps again: what was learnt together is handed in together, or not at all."""
 
 import asyncio
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from manta_swarm.network.log_client import HandedIn
 from manta_swarm.protocol.auditing import vectors_of
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.signing import PublicKey
 from tests.audited import RULES
-from tests.memory_log import DEADLINE_S, until
-from tests.peer.cohort.test_cohort_rounds import STEPS, THIN, cohort_is_in, three, until_together
+from tests.memory_log import until
+from tests.peer.cohort.test_cohort_rounds import STEPS, THIN, cohort_is_in, kill, stands_still, three, until_together
 from tests.peer.scene import Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -40,19 +38,10 @@ def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_
         assert not handed_in_alone(scene)
         founder = min(members, key=lambda member: member.identity.public_key)
         others = [member for member in members if member is not founder]
-        train, is_stuck, may_end = founder.worker.train, threading.Event(), threading.Event()
-
-        def stuck(microbatch: object) -> object:
-            if microbatch.step == STEPS - 1:  # type: ignore[attr-defined]
-                is_stuck.set()
-                may_end.wait(DEADLINE_S)
-            return train(microbatch)  # type: ignore[arg-type]
-
-        founder.worker.train = stuck  # type: ignore[assignment, method-assign]
+        is_stuck, may_end = stands_still(founder, STEPS - 1)
         scene.log.commit()
         await until(is_stuck.is_set)
-        scene.network.endpoints.pop(PublicKey(founder.identity.public_key))
-        founder.task.cancel()
+        kill(scene, founder)
         may_end.set()
         await until(lambda: all(member.status.dropped.get("its cohort fell apart") for member in others))
         assert all(member.status.samples_lost > 0 for member in others)
@@ -116,20 +105,11 @@ def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_
         members = await three(scene)
         await until_together(scene, 3)
         lost = max(members, key=lambda member: member.identity.public_key)
-        train, is_stuck, may_end = lost.worker.train, threading.Event(), threading.Event()
-
-        def stuck(microbatch: object) -> object:
-            if microbatch.step == 1:  # type: ignore[attr-defined]
-                is_stuck.set()
-                may_end.wait(DEADLINE_S)
-            return train(microbatch)  # type: ignore[arg-type]
-
-        lost.worker.train = stuck  # type: ignore[assignment, method-assign]
+        is_stuck, may_end = stands_still(lost, 1)
         scene.log.left_ms = 5_000
         scene.log.commit()
         await until(is_stuck.is_set)
-        scene.network.endpoints.pop(PublicKey(lost.identity.public_key))
-        lost.task.cancel()
+        kill(scene, lost)
         may_end.set()
         await until(lambda: cohort_is_in(scene, 3))
         (digest,) = scene.log.in_round()

@@ -1,14 +1,16 @@
 """Rounds of peers that are a cohort, over a network in memory: one contribution for all, and alone whenever that fails."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
-from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
+from tests.memory_log import DEADLINE_S, MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -38,6 +40,26 @@ async def three(scene: Scene) -> list[Member]:
 async def met(*members: Member) -> None:
     """Return once all of these have proven the cohort's token to each other."""
     await until(lambda: all(len(member.loop.cohort.cohort_peers()) == len(members) - 1 for member in members))
+
+
+def stands_still(member: Member, step: int) -> tuple[threading.Event, threading.Event]:
+    """Let a member's worker stand still in a step; return what is set once it does, and what lets it go on."""
+    train, is_stuck, may_end = member.worker.train, threading.Event(), threading.Event()
+
+    def stuck(microbatch: Microbatch) -> MicrobatchResult:
+        if microbatch.step == step:
+            is_stuck.set()
+            may_end.wait(DEADLINE_S)
+        return train(microbatch)
+
+    member.worker.train = stuck  # type: ignore[method-assign]
+    return is_stuck, may_end
+
+
+def kill(scene: Scene, member: Member) -> None:
+    """Let a member be gone, from one moment to the next."""
+    scene.network.endpoints.pop(PublicKey(member.identity.public_key))
+    member.task.cancel()
 
 
 def newest(scene: Scene) -> list[Header]:
@@ -129,8 +151,7 @@ def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(t
         founder = min(members, key=lambda member: member.identity.public_key)
         others = [member for member in members if member is not founder]
         await until(lambda: all(member.status.round == round_ for member in members))
-        scene.network.endpoints.pop(PublicKey(founder.identity.public_key))
-        founder.task.cancel()
+        kill(scene, founder)
         for member in others:
             member.worker.may_go_on.set()
         await until(lambda: num_claims(scene) >= 2)

@@ -74,7 +74,7 @@ def test_the_slowest_device_of_all_has_the_least_size() -> None:
     assert set(device.work(50)) == {1}
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.floats(0.01, 30.0), st.integers(0, 2**32))
 def test_a_size_changes_seldom_however_fast_the_device_is_and_with_noise(share: float, seed: int) -> None:
     """The noise is durations that are off by up to a fifth."""
