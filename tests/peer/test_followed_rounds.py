@@ -24,7 +24,7 @@ from tests.peer.scene import QuickWorker, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
-ROUNDS = 4
+ROUNDS = 3
 SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", first_min_exponent=-24)
 AUDITOR = Identity(b"\x78" * 32)
 RULES = AuditRules((AUDITOR.public_key,), proven_after=2, audit_percent=100, newcomer_percent=100)

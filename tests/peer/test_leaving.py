@@ -231,7 +231,7 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
 
 def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = await left_with_a_promise(scene)
+        await left_with_a_promise(scene)
         scene.log.commit()
         again = scene.join(0)
         await until(lambda: again.status.rounds_counted == 1)
@@ -244,7 +244,7 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
 
 def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        first = await left_with_a_promise(scene)
+        await left_with_a_promise(scene)
         again = scene.join(0)
         await until(lambda: again.phase is Phase.PROMISED)
         assert again.worker.microbatches == []

@@ -27,7 +27,7 @@ SIGNED = SignedManifest.sign(manifest_of(PEER, exchange=SPARSE), PEER)
 RUN = SIGNED.run
 N = 5000
 SORTED_AFTER = 6
-FIRST, SECOND = sha256(b"first contribution"), sha256(b"second contribution")
+FIRST, SECOND = sha256(b"\x01"), sha256(b"\x02")  # contributions
 
 
 def vector(seed: int) -> NDArray[np.float32]:
@@ -46,133 +46,97 @@ class Life:
         )
 
 
-def play(directory: Path, story: Callable[[Residuals], Awaitable[None]]) -> Residuals:
-    """Play a story in one life; return the residuals as the next life finds them."""
-    asyncio.run(_played(story, Life(directory).residuals))
+Step = Callable[[Residuals], Awaitable[None]]
+
+
+def signed(contribution: bytes, left: NDArray[np.float32]) -> Step:
+    """Sign a contribution, which leaves this once it is listed."""
+    return lambda residuals: residuals.signed(contribution, left)
+
+
+def known(listed: tuple[bytes, int] | None, *lost: bytes) -> Step:
+    """Learn which contribution is listed in which round, and which come to nothing."""
+    return lambda residuals: residuals.take(Known(listed, lost, is_all=True))
+
+
+def left(number: int, round_: int) -> tuple[Step, Step]:
+    """Sign a contribution, and learn that it is listed."""
+    contribution = sha256(bytes([number]))
+    return signed(contribution, vector(number)), known((contribution, round_))
+
+
+def after(directory: Path, *steps: Step) -> Residuals:
+    """Take these steps in one life; return the residuals as the next life finds them."""
+
+    async def live() -> None:
+        life = Life(directory)
+        for step in steps:
+            await step(life.residuals)
+
+    asyncio.run(live())
     return Life(directory).residuals
-
-
-async def _played(story: Callable[[Residuals], Awaitable[None]], residuals: Residuals) -> None:
-    await story(residuals)
 
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("runs/*/residual*"))
 
 
-def test_who_has_left_nothing_uses_zeros(tmp_path: Path) -> None:
+def test_who_has_left_nothing_or_nothing_that_is_listed_uses_zeros(tmp_path: Path) -> None:
     assert Life(tmp_path).residuals.held(0) == ZEROS
     assert ZEROS.digest == b""
+    assert after(tmp_path, signed(FIRST, vector(1))).held(0) == ZEROS
 
 
-def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_restart(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        assert residuals.held(0) == ZEROS  # it is not listed yet
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-
-    held = play(tmp_path, story).held(1)
+def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_restarts(tmp_path: Path) -> None:
+    for step in left(1, 1):
+        residuals = after(tmp_path, step)
+    held = residuals.held(1)
     assert held.digest == residual_digest(vector(1)) == vector_digest(vector(1))
     assert held.values is not None
     assert (held.values == vector(1)).all()
 
 
 def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, SORTED_AFTER + 1), (), is_all=True))
-
-    residuals = play(tmp_path, story)
+    residuals = after(tmp_path, *left(1, SORTED_AFTER + 1))
     assert residuals.held(SORTED_AFTER + 1 + RESIDUAL_ROUNDS).digest == residual_digest(vector(1))
     assert residuals.held(SORTED_AFTER + 2 + RESIDUAL_ROUNDS) == ZEROS
 
 
-def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Path) -> None:
-    async def first(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-
-    async def second(residuals: Residuals) -> None:
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-
-    play(tmp_path, first)
-    assert play(tmp_path, second).held(1).digest == residual_digest(vector(1))
-
-
 def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.signed(SECOND, vector(2))
-        await residuals.take(Known(None, (SECOND,), is_all=True))
-
-    assert play(tmp_path, story).held(2).digest == residual_digest(vector(1))
+    residuals = after(tmp_path, *left(1, 1), signed(SECOND, vector(2)), known(None, SECOND))
+    assert residuals.held(2).digest == residual_digest(vector(1))
 
 
 def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.signed(SECOND, vector(2))
-        await residuals.take(Known((SECOND, 1), (), is_all=True))
-
-    assert play(tmp_path, story).held(1).digest == residual_digest(vector(2))
+    assert after(tmp_path, signed(FIRST, vector(1)), *left(2, 1)).held(1).digest == residual_digest(vector(2))
 
 
 def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobody_knows_more(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.take(Known((SECOND, 2), (), is_all=True))
-
-    assert play(tmp_path, story).held(2) == ZEROS
+    assert after(tmp_path, *left(1, 1), known((SECOND, 2))).held(2) == ZEROS
 
 
 def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.signed(SECOND, np.zeros(N, np.float32))
-        await residuals.take(Known((SECOND, 2), (), is_all=True))
-
-    assert play(tmp_path, story).held(2) == ZEROS
+    assert after(tmp_path, *left(1, 1), signed(SECOND, np.zeros(N, np.float32)), known((SECOND, 2))).held(2) == ZEROS
 
 
 @pytest.mark.parametrize(("listed_in", "newest", "is_held"), [(5, 5, True), (5, 6, False), (6, 6, False), (7, 9, True)])
 def test_a_sort_of_the_weights_ends_every_residual_from_before(tmp_path: Path, listed_in: int, newest: int, is_held: bool) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, listed_in), (), is_all=True))
-
-    assert bool(play(tmp_path, story).held(newest).digest) is is_held
+    assert bool(after(tmp_path, *left(1, listed_in)).held(newest).digest) is is_held
 
 
 def test_who_does_not_know_which_holds_uses_none(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-        await residuals.forget()
-
-    assert play(tmp_path, story).held(1) == ZEROS
+    assert after(tmp_path, *left(1, 1), Residuals.forget).held(1) == ZEROS
     assert names(tmp_path) == ["residuals"]
 
 
 def test_files_of_residuals_that_are_over_go(tmp_path: Path) -> None:
-    async def story(residuals: Residuals) -> None:
-        for round_ in range(1, 5):
-            contribution = sha256(bytes([round_]))
-            await residuals.signed(contribution, vector(round_))
-            await residuals.take(Known((contribution, round_), (), is_all=True))
-
-    play(tmp_path, story)
+    after(tmp_path, *(step for round_ in range(1, 5) for step in left(round_, round_)))
     assert names(tmp_path) == [f"residual-{residual_digest(vector(4)).hex()[:32]}", "residuals"]
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other values", "other length"])
 def test_a_residual_whose_file_is_not_what_it_was_is_one_of_zeros(tmp_path: Path, damage: str) -> None:
-    async def story(residuals: Residuals) -> None:
-        await residuals.signed(FIRST, vector(1))
-        await residuals.take(Known((FIRST, 1), (), is_all=True))
-
-    play(tmp_path, story)
+    after(tmp_path, *left(1, 1))
     (path,) = tmp_path.glob("runs/*/residual-*")
     data = path.read_bytes()
     path.write_bytes({"gone": b"", "cut": data[:-1], "other values": data[:-1] + b"\x7f", "other length": data[:-4]}[damage])

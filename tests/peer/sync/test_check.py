@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,7 +200,7 @@ def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
         checker = scene.checker(seed=3)
         mean = 4 * NUM_VALUES
         for rows in (3, 20, 60):
-            entry = Round(**{**_fields(scene.given.entry), "contributions": rows})
+            entry = replace(scene.given.entry, contributions=rows)
             tries = 20_000
             made = sum(checker.wants(entry) for _ in range(tries))
             cost = rows * max(group_sizes("topk-256-4", NUM_VALUES))
@@ -210,13 +211,9 @@ def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
     story(committed(is_wrong=False), tmp_path, work)
 
 
-def _fields(entry: Round) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__slots__}
-
-
 def test_only_the_newest_rounds_are_remembered(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
-        checker = scene.checker(knows=[Round(**{**_fields(scene.given.entry), "round": number}) for number in range(1, 100)])
+        checker = scene.checker(knows=[replace(scene.given.entry, round=number) for number in range(1, 100)])
         assert len(checker._entries) <= 7
 
     story(committed(is_wrong=False), tmp_path, work)

@@ -29,15 +29,19 @@ def kept(directory: Path) -> list[Shown]:
     return [unpack(Histories, file.read_bytes(), max_bytes=2**20).check() for file in files]
 
 
-async def replaced(scene: Scene, rounds: int = 0) -> MemoryLog:
+def with_rounds(log: MemoryLog, count: int = 2) -> MemoryLog:
+    """Return a log with so many more rounds, of other contributions than anybody else makes."""
+    for seed in range(count):
+        log.give(PEERS[3], 100 + seed)
+        log.commit()
+    return log
+
+
+async def replaced(scene: Scene, rounds: int = 0) -> None:
     """Put another log of the same run and key in the place of the scene's: with so many rounds, of other contributions."""
     scene.log.go_away()
     await asyncio.sleep(0)  # who waits for its answer gets none
-    other = await MemoryLog(scene.network).start()
-    for seed in range(rounds):
-        other.give(PEERS[3], 100 + seed)
-        other.commit()
-    return other
+    with_rounds(await MemoryLog(scene.network).start(), rounds)
 
 
 async def two_rounds(scene: Scene) -> Member:
@@ -112,10 +116,7 @@ def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_pat
 def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = await two_rounds(scene)
-        other = MemoryLog(MemoryNetwork())
-        for seed in (7, 8):
-            other.give(PEERS[3], seed)
-            other.commit()
+        other = with_rounds(MemoryLog(MemoryNetwork()))
         neighbour = scene.network.endpoint(PEERS[2].public_key)
         with pytest.raises(Refused, match="goes two ways"):
             await neighbour.call(PublicKey(member.identity.public_key), "commit", pack(other.receipt()), timeout_s=30)

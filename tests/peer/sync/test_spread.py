@@ -115,8 +115,7 @@ def story(work: Callable[[Scene], Awaitable[None]], count: int, *, size: int | N
 
 def before(given: Committed, rows: int) -> Round:
     """Return the commit before, of a table of so many rows."""
-    entry = given.before[0]
-    return Round(**{**{name: getattr(entry, name) for name in entry.__slots__}, "contributions": rows})
+    return replace(given.before[0], contributions=rows)
 
 
 def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> None:
@@ -170,17 +169,13 @@ def test_where_all_bodies_are_more_than_the_mean_they_are_not_got() -> None:
     async def work(scene: Scene) -> None:
         body = scene.given.bodies[0].size_bytes
         most = MEAN_BYTES // body
-        for rows, is_got in ((most + 2, False), (most + 1, True)):
-            for peer in scene.peers:
-                peer.spread.committed(before(scene.given, rows) if not is_got else scene.given.entry)
-            if is_got:
-                return
-            scene.peers[0].spread.own(*scene.offer(0))
-            for peer in scene.peers:
-                peer.spread.headers_closed(scene.given.entry.round)
-            await asyncio.sleep(5)
-            assert [peer.spread.num_bodies(scene.given.entry.round) for peer in scene.peers] == [1, 0, 0, 0]
-            assert scene.peers[1].spread.sources(scene.given.bodies[0].root)  # it is known who has it, for a check
+        await scene.all_do(lambda peer: _commit(peer, before(scene.given, most + 2)))
+        scene.peers[0].spread.own(*scene.offer(0))
+        for peer in scene.peers:
+            peer.spread.headers_closed(scene.given.entry.round)
+        await asyncio.sleep(5)
+        assert [peer.spread.num_bodies(scene.given.entry.round) for peer in scene.peers] == [1, 0, 0, 0]
+        assert scene.peers[1].spread.sources(scene.given.bodies[0].root)  # it is known who has it, for a check
 
     story(work, 4)
 
@@ -303,8 +298,7 @@ def test_only_the_newest_tables_are_kept() -> None:
     async def work(scene: Scene) -> None:
         (peer,) = scene.peers
         for number in range(1, 9):
-            entry = Round(**{**{name: getattr(scene.given.entry, name) for name in Round.__slots__}, "round": number})
-            peer.spread.keep_weighed(entry, scene.given.weighed)
+            peer.spread.keep_weighed(replace(scene.given.entry, round=number), scene.given.weighed)
         assert list(peer.spread._weights) == [5, 6, 7, 8]
 
     story(work, 1)
