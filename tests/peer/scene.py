@@ -4,8 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.context import Progress
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.evaluation.plugin import Evaluation
 from manta_swarm.peer.features.feature import Feature, Features
@@ -38,11 +36,10 @@ from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.pool import InProcess, ThrottledPool
-from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.rounds import Phase, RoundMachine
+from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
-from tests.peer.contexts import context_of
+from tests.peer.contexts import context_of, progress_in
 
 
 class QuickWorker:
@@ -156,32 +153,7 @@ class Scene:
         store = PeerStore(self.directory / f"peer-{number}")
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         live_status, endpoint = LiveStatus(store, status), self.network.endpoint(identity.public_key)
-        worker = QuickWorker(self.log.num_weights)
-        loop, limited = self._loop(
-            endpoint, identity, signed, worker, store, live_status, token, noise, gateway, sizing, payout, trains, is_plain
-        )
-        member = Member(identity, endpoint, store, live_status, worker, loop, limited)
-        prepare(member)
-        member.task = asyncio.create_task(member.loop.run())
-        self.members.append(member)
-        return member
-
-    @staticmethod
-    def _loop(
-        endpoint: Any,
-        identity: Identity,
-        signed: SignedManifest,
-        worker: Any,
-        store: PeerStore,
-        live_status: LiveStatus,
-        token: bytes | None,
-        noise: Noise | None = None,
-        gateway: GatewayService | None = None,
-        sizing: Sizing | None = None,
-        payout: bytes | None = None,
-        trains: bool = True,
-        is_plain: bool = False,
-    ) -> tuple[Session, LimitedPeer]:
+        worker: Any = QuickWorker(self.log.num_weights)
         compute, blob_store = ComputeThread(), BlobStore(max_bytes=2**28)
         pool = ThrottledPool(InProcess(worker, compute), thread=compute)
         context = context_of(
@@ -195,9 +167,7 @@ class Scene:
             num_weights=worker.num_weights,
             payout=payout,
         )
-        manifest = context.manifest
-        progress = Progress.at_start(manifest, RoundMachine(manifest, signed.run, context.key, context.training_spec), context.log)
-        held, rules = Held(blob_store, None), manifest.audit_rules
+        progress, held, rules = progress_in(context), Held(blob_store, None), context.manifest.audit_rules
         features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
         if rules is not None:
             features.append(Evidence(context, progress, rules, has_light=gateway is not None))
@@ -207,7 +177,12 @@ class Scene:
             features.append(Gateway(context, progress, gateway))
         membership = Membership(Choice.LABEL, "here", token)
         session = Session(context, progress, pool, membership, Features(() if is_plain else features), sizing, trains=trains)
-        return session, LimitedPeer(session, pool, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
+        limited = LimitedPeer(session, pool, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
+        member = Member(identity, endpoint, store, live_status, worker, session, limited)
+        prepare(member)
+        member.task = asyncio.create_task(session.run())
+        self.members.append(member)
+        return member
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""
@@ -217,29 +192,22 @@ class Scene:
         await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
 
 
-@asynccontextmanager
-async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
-    """Yield a scene; at its end nothing runs any more that the peers began."""
-    network = MemoryNetwork()
-    scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            yield scene
-    finally:
-        await scene.end()
-    for _ in range(10):  # answers that nobody waits for any more
-        await asyncio.sleep(0)
-    for key in scene.log.endpoints:
-        scene.log.go_away(key)
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    await until(lambda: all(task.done() for task in others))
-
-
 def play(directory: Path, story: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
-    """Run ``story`` in an event loop of its own, with changes to the run's manifest."""
+    """Run ``story`` in an event loop of its own, with changes to the run's manifest; at its end nothing runs any more that the peers began."""
 
     async def whole() -> None:
-        async with scene_in(directory, **changes) as scene:
-            await story(scene)
+        network = MemoryNetwork()
+        scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await story(scene)
+        finally:
+            await scene.end()
+        for _ in range(10):  # answers that nobody waits for any more
+            await asyncio.sleep(0)
+        for key in scene.log.endpoints:
+            scene.log.go_away(key)
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await until(lambda: all(task.done() for task in others))
 
     asyncio.run(whole())

@@ -11,7 +11,7 @@ from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.protocol.affinity import MAX_GROUP, first_name
+from manta_swarm.protocol.affinity import first_name
 from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
@@ -111,17 +111,6 @@ def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> None:
         assert "45 ms from the aggregator" in crowd.companies[2].round_trips()
 
     play(Crowd([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0), story)
-
-
-def test_a_host_full_of_peers_makes_cohorts_of_a_bounded_size() -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(5):
-            await crowd.look()
-        names = crowd.names()
-        assert sorted(names.count(name) for name in set(names))[0] > 1
-        assert max(names.count(name) for name in names) <= MAX_GROUP
-
-    play(Crowd([OPEN] * 12, hosts=[EAST] * 12), story)
 
 
 def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:

@@ -246,25 +246,15 @@ def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
     in_scene(story)
 
 
-def test_with_more_rows_it_is_reached_by_the_mean() -> None:
+@pytest.mark.parametrize(("rows", "rounds"), [(3, 1), (1, 2)], ids=["the mean of many rows", "the state, far behind"])
+def test_of_what_leads_to_a_state_the_least_is_fetched(rows: int, rounds: int) -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
-        target = scene.commit(rows=3)
+        for _ in range(rounds):
+            target = scene.commit(rows)
         await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
-        assert set(scene.asked) == {scene.log.means[0].root}
-
-    in_scene(story)
-
-
-def test_far_behind_the_state_itself_is_fetched() -> None:
-    async def story(scene: Scene) -> None:
-        states = await scene.at_the_start(LATE)
-        scene.commit()
-        target = scene.commit()
-        await states.reach(target, scene.start, own_min_exponents(scene))
-        assert state_digest(states.held) == target.state
-        assert set(scene.asked) == {target.state}
+        assert set(scene.asked) == {scene.log.means[0].root if rounds == 1 else target.state}
 
     in_scene(story)
 
@@ -432,15 +422,6 @@ def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that
                 expected = states.held
 
     in_scene(story, **SHRINKING)
-
-
-def test_in_a_sandwich_run_there_is_never_a_teacher() -> None:
-    async def story(scene: Scene) -> None:
-        states = await scene.at_the_start(EARLY)
-        await live_through(scene, states, 3)
-        assert await states.teacher() is None
-
-    in_scene(story, num_rounds=7)
 
 
 def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for_who_audits() -> None:

@@ -18,7 +18,7 @@ from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import CommitRef, RoundMachine
-from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.signing import Identity
 from tests.memory_log import signed_manifest, until
 from tests.peer.contexts import progress_of
 from tests.runs import FixedTrainingSpec
@@ -384,14 +384,3 @@ def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_unde
 
     with pytest.raises(RuntimeError, match="a fault of ours"):
         play(story)
-
-
-def test_a_digest_of_the_sum_does_not_depend_on_how_many_workers_there_are() -> None:
-    async def story(scene: Scene) -> None:
-        while len(scene.pool.released) < 7:
-            for worker in sorted(scene.pool.busy, reverse=True):
-                scene.pool.ends(worker)
-            await asyncio.sleep(0)
-
-    digests = {sha256(play(story, workers=workers, microbatches=7).accumulator.gradient().tobytes()) for workers in (1, 2, 3, 7)}
-    assert len(digests) == 1

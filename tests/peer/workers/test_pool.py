@@ -134,7 +134,7 @@ async def work(pool: ThrottledPool, worker: int, until_s: float) -> float:
     return computed_ms / 1000
 
 
-@pytest.mark.parametrize("duty", [1, 10, 60, 90, 100])
+@pytest.mark.parametrize("duty", [1, 60, 100])
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_worker_computes_its_share_of_the_time(duty: int, worker: int) -> None:
     async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
