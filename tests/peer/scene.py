@@ -193,7 +193,7 @@ class Scene:
 
 
 def play(directory: Path, story: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
-    """Run ``story`` in an event loop of its own, with changes to the run's manifest; at its end nothing runs any more that the peers began."""
+    """Run ``story`` with changes to the run's manifest; at its end nothing runs any more that the peers began."""
 
     async def whole() -> None:
         network = MemoryNetwork()

@@ -103,8 +103,8 @@ def test_whatever_an_audit_asks_of_honest_peers_is_there_and_holds(tmp_path: Pat
                 states[scene.log.ledger.round] = scene.log.state
         audit = Audit(scene, states)
         audited = [scene.log.handed[digest][0] for digest in scene.log.ledger.reputation.audits]
-        await until(lambda: all(map(audit.is_brought, audited)))
         for header in audited:
+            await until(lambda header=header: audit.is_brought(header))
             audit.look(header)
         assert sum(len(header.claims) > 1 for header in audited) >= ROUNDS - 1
         assert any(signed.open().residual for header in audited for signed in header.claims) == (exchange is not SMALL_EXCHANGE)

@@ -122,26 +122,17 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
     assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
 
 
-def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+@pytest.mark.parametrize("row", [COUNTED, COHORTS], ids=["its own", "its cohort's"])
+def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice(row: Counted) -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED)
-        found.see(1, COUNTED)
+        found.see(1, row)
         found.promises.expect(1, SIGNED)
         assert found.promises.take_known().is_all
         await found.promises.settle()
 
     found = seen(story)
-    assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
-
-
-def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
-    async def story(found: Seen) -> None:
-        found.promises.expect(1, SIGNED)
-        found.see(1, COHORTS)
-        assert found.promises.take_known().is_all
-
-    found = seen(story)
-    assert (found.kept, found.found) == ([(1, SIGNED)], [COHORTS])
+    assert (found.kept, found.found, found.broken, found.asked) == ([(1, SIGNED)], [row], [], [])
 
 
 def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
@@ -243,9 +234,7 @@ def test_work_without_an_inclusion_promise_that_gave_way_to_other_work_of_its_pe
 def test_an_inclusion_promise_makes_it_one() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED, is_promised=False)
-        found.promises.expect(1, SIGNED)
-        found.promises.look()
-        await found.promises.settle()
+        await look(found)
 
     assert seen(story, OTHER).broken == [(1, SIGNED)]
 
