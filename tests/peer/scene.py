@@ -184,6 +184,12 @@ class Scene:
         self.members.append(member)
         return member
 
+    async def held(self, number: int) -> Member:
+        """Start a peer; return it in the middle of its first microbatch, which goes on when its worker may."""
+        member = self.join(number, prepare=lambda member: member.worker.may_go_on.clear())
+        await until(lambda: len(member.worker.microbatches) == 1)
+        return member
+
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""
         for member in self.members:

@@ -37,11 +37,8 @@ async def at(scene: Scene, phase: str) -> Member:
     method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(phase)
     if method is not None:
         await scene.log.endpoint.serve(method, silence)
-    member = scene.join(0)
-    if phase == "working":
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
-    elif phase != "looking":
+    member = await scene.held(0) if phase == "working" else scene.join(0)
+    if phase not in ("working", "looking"):
         await until(lambda: member.status.phase == phase)
     return member
 
@@ -89,9 +86,7 @@ def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
 
 def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
+        member = await scene.held(0)
         member.loop.leave()
         member.worker.may_go_on.set()
         await member.ends()
@@ -143,13 +138,12 @@ def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_pa
 
 async def working_ahead(scene: Scene) -> Member:
     """Return a peer that has trained on the newest state and waits with it, for its contribution before counts in this round."""
-    slow, _ = scene.join(0), scene.join(1)
-    slow.worker.takes_s = 0.4
-    slow.worker.may_go_on.clear()
-    await until(lambda: len(slow.worker.microbatches) == 1)
+    slow, _ = await scene.held(0), scene.join(1)
+    slow.worker.takes_s = 0.4  # a round has no time for two of them
     await scene.log.wait_for(1)
     scene.log.left_ms = 1
-    scene.log.commit()
+    first = scene.log.commit()
+    assert 2 * 1000 * slow.worker.takes_s > first.open_ms
     await until(lambda: slow.loop.machine.newest.round == 1)
     slow.worker.may_go_on.set()
     await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.signed is not None)
@@ -164,9 +158,7 @@ def handed_by(scene: Scene, member: Member) -> list[tuple[int, int]]:
 
 def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story(scene: Scene) -> None:
-        first = scene.join(0)
-        first.worker.may_go_on.clear()
-        await until(lambda: len(first.worker.microbatches) == 1)
+        first = await scene.held(0)
         scene.log.go_away()
         first.worker.may_go_on.set()
         await until(lambda: first.phase is Phase.SIGNED)
@@ -192,9 +184,7 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
+        member = await scene.held(0)
         shutdown_notice = ShutdownNotice(scene.log.ledger.run, 1, "all is learnt")
         await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(shutdown_notice), timeout_s=timeouts.PUSH_S)
         scene.log.go_away()

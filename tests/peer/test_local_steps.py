@@ -1,6 +1,5 @@
 """Rounds of several local steps and of sparse contributions, over a network in memory: alone, without a cohort."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,11 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Claim, Contribution
 from manta_swarm.protocol.rounds import Phase
-from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, start_of, until
+from tests.memory_log import MICROBATCH, start_of, until
+from tests.peer.cohort.test_cohort_rounds import STEPS, THIN
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
-
-STEPS = 3
-THIN = replace(
-    SMALL_EXCHANGE,
-    codec="topk-256-4",
-    local_steps=STEPS,
-    max_claim_samples=STEPS * MICROBATCH,
-    weight_cap=STEPS * MICROBATCH,
-    first_min_exponent=-24,
-)
 
 
 def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
@@ -159,9 +149,7 @@ def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> Non
 
 def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        slow, quick = scene.join(0), scene.join(1)
-        slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.microbatches) == 1)
+        slow, quick = await scene.held(0), scene.join(1)
         await rounds(scene, 1, 1)
         await quick.reaches(1)
         slow.worker.may_go_on.set()
@@ -176,9 +164,7 @@ def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_i
 
 def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
+        member = await scene.held(0)
         member.loop.leave()
         member.worker.may_go_on.set()
         await member.ends()

@@ -21,6 +21,7 @@ from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
+from tests.peer.test_leaving import working_ahead
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -195,9 +196,7 @@ def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path:
 
 def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        slow, quick = scene.join(0), scene.join(1)
-        slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.microbatches) == 1)
+        slow, quick = await scene.held(0), scene.join(1)
         await scene.log.wait_for(1)
         scene.log.commit()
         await until(lambda: slow.loop.machine.newest.round == 1)
@@ -215,24 +214,14 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
 
 def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        slow, quick = scene.join(0), scene.join(1)
-        slow.worker.takes_s = 0.4  # a round has no time for two of them
-        slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.microbatches) == 1)
-        await scene.log.wait_for(1)
-        scene.log.left_ms = 1
-        first = scene.log.commit()
-        assert 2 * 1000 * slow.worker.takes_s > first.open_ms
-        await until(lambda: slow.loop.machine.newest.round == 1)
-        slow.worker.may_go_on.set()
-        await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.signed is not None)
+        slow = await working_ahead(scene)
         assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
         assert slow.loop.machine.inclusion_promise is not None
         await scene.log.wait_for(2)
         scene.log.commit()
         await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
         await until(lambda: slow.status.rounds_counted == 1)
-        assert (slow.status.samples_lost, quick.status.samples_lost) == (0, 0)
+        assert [member.status.samples_lost for member in scene.members] == [0, 0]
 
     play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
 
@@ -247,9 +236,7 @@ def base_of(header: Header) -> int:
 
 def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story(scene: Scene) -> None:
-        slow, quick = scene.join(0), scene.join(1)
-        slow.worker.may_go_on.clear()
-        await until(lambda: len(slow.worker.microbatches) == 1)
+        slow, quick = await scene.held(0), scene.join(1)
         for round_ in range(1, 6):
             await scene.log.wait_for(1)
             scene.log.commit()
@@ -268,9 +255,7 @@ def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys
 
 def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
+        member = await scene.held(0)
         scene.log.go_away()
         member.worker.may_go_on.set()
         await until(lambda: member.phase is Phase.SIGNED and bool(member.status.waiting_for))
@@ -343,9 +328,7 @@ def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_count
     async def story(scene: Scene) -> None:
         quick = scene.join(1)
         await scene.log.wait_for(1)
-        member = scene.join(0)
-        member.worker.may_go_on.clear()
-        await until(lambda: len(member.worker.microbatches) == 1)
+        member = await scene.held(0)
         scene.log.commit()
         await until(lambda: member.loop.machine.newest.round == 1)
         scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.rounds import Phase
-from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, until
 from tests.peer.computer import Computer
+from tests.peer.limits.test_pausing import STEPPED, STEPS
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -141,9 +141,6 @@ def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> Non
 
 
 def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_take_longer(tmp_path: Path) -> None:
-    steps = 3
-    exchange = replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=steps * MICROBATCH, weight_cap=steps * MICROBATCH)
-
     async def story(scene: Scene) -> None:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "takes_s", 0.02))
         async with limited(member, Limits(duty=20), calm()):
@@ -151,11 +148,11 @@ def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_
                 await scene.log.wait_for(1)
                 scene.log.commit()
                 await member.reaches(round_)
-            assert [microbatch.step for microbatch in member.worker.microbatches[: 2 * steps]] == [*range(steps), *range(steps)]
-            assert (member.status.samples_counted, member.status.samples_lost) == (2 * steps * MICROBATCH, 0)
+            assert [microbatch.step for microbatch in member.worker.microbatches[: 2 * STEPS]] == [*range(STEPS), *range(STEPS)]
+            assert (member.status.samples_counted, member.status.samples_lost) == (2 * STEPS * MICROBATCH, 0)
             assert scene.log.headers[-1].claims[0].open().microbatch_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
 
-    play(tmp_path, story, exchange=exchange)
+    play(tmp_path, story, exchange=STEPPED)
 
 
 def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -16,16 +16,9 @@ STEPS = 3
 STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * MICROBATCH, weight_cap=STEPS * MICROBATCH)
 
 
-async def at_its_first_microbatch(scene: Scene) -> Member:
-    """Return a peer in the middle of its first microbatch, which goes on when its worker may."""
-    member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
-    await until(lambda: len(member.worker.microbatches) == 1)
-    return member
-
-
 def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_until_it_resumes(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_microbatch(scene)
+        member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
         await scene.log.wait_for(1)
@@ -54,7 +47,7 @@ def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_
 
 def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_microbatch(scene)
+        member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
         await until(lambda: member.loop.machine.samples == MICROBATCH)
@@ -74,7 +67,7 @@ def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_
 
 def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        member = await at_its_first_microbatch(scene)
+        member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
         await until(lambda: member.loop.machine.samples == MICROBATCH)
