@@ -173,6 +173,7 @@ def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) 
         await scene.log.wait_for(1)
         ((header, _),) = scene.log.handed.values()
         assert header.claims[0].open().microbatches == MICROBATCHES
+        assert member.status.samples_lost == 0
         await member.leaves()
 
     play(tmp_path, story)
