@@ -608,20 +608,22 @@ def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on() -> None
     play(story, local_steps=4)
 
 
-def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone() -> None:
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
     async def story(band: Band) -> None:
         cohort_peers = await convened(band, 3)
-        await all_average(cohort_peers)
+        for earlier in range(step):
+            await all_average(cohort_peers, earlier)
         cohort_peers[0].die()
-        means = await all_of(*(cohort_peer.average(1) for cohort_peer in cohort_peers[1:]))
+        means = await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers[1:]))
         for cohort_peer, mean in zip(cohort_peers[1:], means, strict=True):
-            assert same(mean, vector_of(cohort_peer.number, 1))
+            assert same(mean, vector_of(cohort_peer.number, step))
             assert cohort_peer.cohort_session.is_alone
             assert cohort_peer.cohort_session.founder == cohort_peer.key
             assert cohort_peer.cohort_session.members == (cohort_peer.key,)
-            assert cohort_peer.cohort_session.step_ends(2) is None
+            assert cohort_peer.cohort_session.step_ends(step + 1) is None
             vector = vector_of(9)
-            assert await cohort_peer.average(2, vector, after_s=0.0) is vector
+            assert await cohort_peer.average(step + 1, vector, after_s=0.0) is vector
             assert await cohort_peer.hand_over() is None
             assert not cohort_peer.cohort_session.is_founder
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
