@@ -12,13 +12,14 @@ from urllib.parse import unquote
 from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor.answers import Answers
-from manta_swarm.aggregator.monitor.app import MonitorApp, StaticFile, load_files
+from manta_swarm.aggregator.monitor.app import MonitorApp, load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.runtime.disk import make_directory
+from tests.aggregator.small_run import training_spec_of
 
 LOCAL = {"host": "127.0.0.1:8787"}
 
@@ -48,23 +49,15 @@ class Got:
 class Shown:
     """A run's directory, shown."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        settings: MonitorSection | None = None,
-        is_loopback: bool = True,
-        files: dict[str, StaticFile] | None = None,
-        **of_sight: Any,
-    ) -> None:
-        """Show it; nothing is read before ``look``."""
+    def __init__(self, directory: Path, *, settings: MonitorSection | None = None, is_loopback: bool = True, **of_sight: Any) -> None:
+        """Show it, as it is now."""
         settings = settings or MonitorSection()
         self.sight = Sight(directory, **of_sight)
         self.present = Present(self.sight)
         self.streams = Streams(settings.streams, lambda: [("now", self.present.now(unix_ms()))])
         answers = Answers(self.sight, self.present, settings)
-        names = settings.host_names if is_loopback else None
-        self.app = MonitorApp(self.sight, self.present, answers, self.streams, load_files() if files is None else files, names)
+        self.app = MonitorApp(self.sight, self.present, answers, self.streams, load_files(), settings.host_names if is_loopback else None)
+        self.look()
 
     def look(self) -> None:
         """Read what is new."""
@@ -73,42 +66,48 @@ class Shown:
         self.app.next_moment()
 
     def get(self, target: str, *, method: str = "GET", headers: Mapping[str, str] = LOCAL) -> Got:
-        """Return the answer to a request."""
-        return asyncio.run(get(self.app, target, method=method, headers=headers))
+        """Return the answer to a request, the whole of it."""
+        path, _, query = target.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 40_000),
+            "server": ("127.0.0.1", 8787),
+        }
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(self.app(scope, receive, send))
+        start, *parts = sent
+        return Got(
+            start["status"],
+            {name.decode(): value.decode() for name, value in start["headers"]},
+            b"".join(part.get("body", b"") for part in parts),
+        )
+
+    def json(self, target: str) -> Any:
+        """Return what a route answers."""
+        got = self.get(target)
+        assert got.status == 200, got.body
+        return got.json
 
 
-async def get(app: MonitorApp, target: str, *, method: str = "GET", headers: Mapping[str, str] = LOCAL) -> Got:
-    """Return the answer to a request, the whole of it."""
-    path, _, query = target.partition("?")
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        "client": ("127.0.0.1", 40_000),
-        "server": ("127.0.0.1", 8787),
-    }
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    start, *parts = sent
-    return Got(
-        start["status"],
-        {name.decode(): value.decode() for name, value in start["headers"]},
-        b"".join(part.get("body", b"") for part in parts),
-    )
+def looked(directory: Path) -> Shown:
+    """Show a run that trains as all of ``tests.aggregator.small_run`` do."""
+    return Shown(directory, training_spec_of=training_spec_of)
 
 
 def live_of(**changes: Any) -> AggregatorStatus:

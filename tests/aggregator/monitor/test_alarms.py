@@ -16,13 +16,8 @@ from manta_swarm.aggregator.monitor.quality import QUALITY
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
-from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
-from tests.aggregator.small_run import OPERATOR, STRANGER, create, grow, next_round, signed_manifest, training_spec_of
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "run"
+from tests.aggregator.monitor.asgi import Shown, live_of, looked, open_round, write_live
+from tests.aggregator.small_run import OPERATOR, STRANGER, create, grow, next_round, signed_manifest
 
 
 @pytest.fixture
@@ -35,13 +30,7 @@ def log(directory: Path) -> Iterator[Log]:
 
 def kinds(shown: Shown) -> list[tuple[str, str]]:
     """Return what is wrong, and how much."""
-    return [(alarm["kind"], alarm["level"]) for alarm in shown.get("/api/now").json["alarms"]]
-
-
-def looked(directory: Path) -> Shown:
-    shown = Shown(directory, training_spec_of=training_spec_of)
-    shown.look()
-    return shown
+    return [(alarm["kind"], alarm["level"]) for alarm in shown.json("/api/now")["alarms"]]
 
 
 def other_log(directory: Path, rounds: int) -> Path:
@@ -50,14 +39,6 @@ def other_log(directory: Path, rounds: int) -> Path:
         log.commit(next_round(log.ledger, mean=b"another mean"))
         grow(log, rounds - 1)
     return directory
-
-
-def test_nothing_is_wrong_with_a_run_that_goes_on(log: Log, directory: Path) -> None:
-    shown = looked(directory)
-    grow(log, 3)
-    shown.look()
-    asyncio.run(shown.sight.look_back())
-    assert kinds(shown) == []
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
@@ -73,7 +54,7 @@ def test_another_log_in_the_place_of_the_one_that_was_seen_is_a_fork(log: Log, d
     assert ("fork", "alarm") in kinds(shown)
     shown.look()
     assert ("fork", "alarm") in kinds(shown), "evidence does not go away"
-    assert shown.get("/api/now").json["head"]["size"] == 8, "what was seen first is shown still"
+    assert shown.json("/api/now")["head"]["size"] == 8, "what was seen first is shown still"
 
 
 def test_a_tree_head_that_the_log_once_signed_and_does_not_hold_is_a_fork(log: Log, directory: Path) -> None:
@@ -85,18 +66,19 @@ def test_a_tree_head_that_the_log_once_signed_and_does_not_hold_is_a_fork(log: L
     (directory / "snapshots" / "round-00000003.json").write_text("half wri")
     shown = looked(directory)
     asyncio.run(shown.sight.look_back())
-    (alarm,) = shown.get("/api/now").json["alarms"]
+    (alarm,) = shown.json("/api/now")["alarms"]
     assert alarm["kind"] == "fork"
     assert "8 entries" in alarm["text"]
 
 
-def test_a_log_that_grows_while_it_is_looked_back_on_is_no_fork(log: Log, directory: Path) -> None:
+def test_nothing_is_wrong_with_a_log_that_grows_also_while_it_is_looked_back_on(log: Log, directory: Path) -> None:
     (directory / "snapshots").mkdir()
     shown = looked(directory)
     grow(log, 1)
     certificate = directory / "snapshots" / "round-00000003.json"
     certificate.write_text(json.dumps({"tree_head": log.tree_head}))
     asyncio.run(shown.sight.look_back())
+    shown.look()
     assert kinds(shown) == []
     name = origin(log.ledger.run)
     certificate.write_text(json.dumps({"tree_head": sign_tree_head(TreeHead(name, 22, bytes(32)), name, OPERATOR)}))
@@ -115,16 +97,16 @@ def test_a_tree_head_by_another_key_is_not_believed(log: Log, directory: Path) -
     (directory / TREE_HEAD).write_text(log.tree_head)
     shown.look()
     assert kinds(shown) == []
-    assert shown.get("/api/now").json["round"] == 3
+    assert shown.json("/api/now")["round"] == 3
 
 
-@pytest.mark.parametrize("data", ["", "{", "[]", '{"written_at": "now"}', "null", '{"heard": {"zz": 1}}'])
+@pytest.mark.parametrize("data", ["{", '{"written_at": "now"}', '{"heard": {"zz": 1}}'])
 def test_words_of_the_aggregator_that_make_no_sense_are_passed_over(log: Log, directory: Path, data: str) -> None:
     shown = looked(directory)
     (directory / STATUS).write_text(data)
     shown.look()
     assert kinds(shown) == [("unreadable", "warning")]
-    assert shown.get("/api/now").json["round"] == 2
+    assert shown.json("/api/now")["round"] == 2
     write_live(directory, live_of())
     shown.look()
     assert kinds(shown) == []
@@ -134,7 +116,7 @@ def test_a_snapshot_that_is_not_the_state_of_the_log_is_divergence(log: Log, dir
     line = {"round": 2, "state": "00" * 32, "at": 1, "seconds": 1.0, "held_out": 1, "points": []}
     (directory / DIRECTORY / QUALITY).write_text(json.dumps(line) + "\n")
     shown = looked(directory)
-    (alarm,) = shown.get("/api/now").json["alarms"]
+    (alarm,) = shown.json("/api/now")["alarms"]
     assert (alarm["kind"], alarm["level"], alarm["round"]) == ("divergence", "alarm", 2)
 
 
@@ -185,7 +167,7 @@ def test_where_the_run_lies_is_not_told_to_strangers(log: Log, directory: Path, 
     (directory / STATUS).unlink(missing_ok=True)
     (directory / STATUS).mkdir()
     shown.look()
-    (alarm,) = shown.get("/api/now").json["alarms"]
+    (alarm,) = shown.json("/api/now")["alarms"]
     assert "status.json cannot be read" in alarm["text"]
     (directory / "log.sqlite3").rename(directory / "elsewhere.sqlite3")
     for _ in range(3):

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from manta_swarm.aggregator.follow.opening import OpenRun
+from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Wrong
 from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
@@ -18,8 +18,9 @@ from manta_swarm.protocol.closing import GONE
 from manta_swarm.protocol.cosignatures import cosign
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity
-from tests.aggregator.monitor.asgi import Shown
-from tests.aggregator.monitor.test_trust import audited_run, seen
+from tests.aggregator.monitor.asgi import Shown, looked
+from tests.aggregator.monitor.test_trust import audited_run
+from tests.aggregator.small_run import grow
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 WITNESS = Identity(b"\x61" * 32)
@@ -33,6 +34,12 @@ def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run with audits."""
+    return audited_run(tmp_path_factory.mktemp("audited") / "run").directory
 
 
 @pytest.fixture
@@ -84,16 +91,16 @@ def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) 
         assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
 
 
-def labels_of(samples: Iterable[tuple[str, tuple[tuple[str, str], ...]]]) -> dict[str, set[str]]:
-    """Return the labels of each metric."""
+@pytest.fixture
+def labels(full: Shown, audited: Path) -> dict[str, set[str]]:
+    """The labels of each metric, of a run without audits and of one with them."""
     labels: dict[str, set[str]] = {}
-    for name, pairs in samples:
+    for name, pairs in values(text_of(full)) | values(text_of(looked(audited))):
         labels.setdefault(name, set()).update(label for label, _ in pairs)
     return labels
 
 
-def test_the_table_of_all_metrics_has_their_names_and_labels(full: Shown, tmp_path: Path) -> None:
-    labels = labels_of(values(text_of(full)) | values(text_of(seen(audited_run(tmp_path / "audited")))))
+def test_the_table_of_all_metrics_has_their_names_and_labels(labels: dict[str, set[str]]) -> None:
     of_histogram = re.compile(r"(manta_round_duration_seconds)_(?:bucket|count|sum|created)")
     assert {of_histogram.sub(r"\1", name) for name in labels} == set(METRICS)
     assert {name: labels[name] for name in labels if name in METRICS} == {
@@ -119,9 +126,9 @@ def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
     assert "manta_round" in found
 
 
-def test_rounds_are_counted_by_how_long_they_took_each_once_and_with_a_time_that_stays(tmp_path: Path) -> None:
-    run = audited_run(tmp_path / "run")
-    shown = seen(run)
+def test_rounds_are_counted_by_how_long_they_took_each_once_and_with_a_time_that_stays(log: Log, directory: Path) -> None:
+    grow(log, 3)
+    shown = looked(directory)
     rounds, name = shown.sight.view.rounds, "manta_round_duration_seconds"
 
     def counts() -> tuple[float, float, float]:
@@ -132,7 +139,7 @@ def test_rounds_are_counted_by_how_long_they_took_each_once_and_with_a_time_that
     for round_, at in ((1, 10_000), (2, 11_200), (3, 19_000)):
         rounds.committed(round_, at)
     assert counts() == (0, 1, 1)  # but the newest: what it took may still be said otherwise
-    run.round()
+    grow(log, 1)
     shown.look()
     assert counts() == (0, 1, 2)
     assert values(text_of(shown))[f"{name}_sum", ()] == pytest.approx(1.2 + 7.8)
@@ -140,16 +147,14 @@ def test_rounds_are_counted_by_how_long_they_took_each_once_and_with_a_time_that
     assert counts() == (0, 1, 2)  # a count never changes
 
 
-def test_another_run_has_other_metrics(shown: Shown, tmp_path: Path) -> None:
-    other = seen(audited_run(tmp_path / "audited"))
+def test_another_run_has_other_metrics(shown: Shown, audited: Path) -> None:
+    other = looked(audited)
     assert values(text_of(shown))["manta_round_duration_seconds_count", ()] == 1
     assert values(text_of(other))["manta_round_duration_seconds_count", ()] == 0
     assert values(text_of(shown))["manta_round_duration_seconds_count", ()] == 1
 
 
-def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown, tmp_path: Path) -> None:
-    samples = values(text_of(full)) | values(text_of(seen(audited_run(tmp_path / "audited"))))
-    labels = labels_of(samples)
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist(labels: dict[str, set[str]]) -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
     asked = set()

@@ -10,8 +10,8 @@ from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
 from manta_swarm.protocol.cosignatures import cosign, cosignatures_of
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity, peer_name
-from tests.aggregator.monitor.asgi import Shown
-from tests.aggregator.small_run import ENTRIES, PEERS, create, grow, signed_manifest, training_spec_of
+from tests.aggregator.monitor.asgi import Shown, looked
+from tests.aggregator.small_run import ENTRIES, PEERS, create, grow, signed_manifest
 
 
 def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
@@ -37,12 +37,11 @@ def test_cosignatures_are_shown_with_the_head_that_they_are_of_and_the_newest_of
         older = _by(log, PEERS[0])
         grow(log, 1)
         keep_witnessed(directory, [older, _by(log, PEERS[1])])
-        shown = Shown(directory, training_spec_of=training_spec_of)
-        shown.look()
+        shown = looked(directory)
         served = shown.get("/tlog/checkpoint").body.decode()
         assert [each.key for each in cosignatures_of(served)] == [PEERS[1].public_key]
         assert shown.get("/tlog/witnessed").body.decode() == served
-        answer = shown.get("/api/ledger/heads").json
+        answer = shown.json("/api/ledger/heads")
         assert [(one["size"], one["peer"], one["signed_at"]) for one in answer["witnesses"]] == [
             (2 * ENTRIES, peer_name(PEERS[1].public_key), 1_700_000_000_000),
             (ENTRIES, peer_name(PEERS[0].public_key), 1_700_000_000_000),

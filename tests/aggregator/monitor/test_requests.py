@@ -167,11 +167,9 @@ def test_on_loopback_another_name_is_a_page_that_means_no_good(shown: Shown, hos
 
 def test_names_of_a_reverse_proxy_are_let_in_and_elsewhere_every_name_is(played: tuple[Path, OpenRun]) -> None:
     behind = Shown(played[0], settings=MonitorSection(host_names=("Monitor.example.org",)))
-    behind.look()
     assert behind.get("/api/now", headers={"host": "monitor.example.org"}).status == 200
     assert behind.get("/api/now", headers={"host": "evil.example"}).status == 421
     public = Shown(played[0], is_loopback=False)
-    public.look()
     assert public.get("/api/now", headers={"host": "anything.example"}).status == 200
 
 

@@ -63,16 +63,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_api_gives_what_was_recorded(directory: Path) -> None:
     shown = Shown(directory)
-    shown.look()
-    assert shown.get("/api/run").json["metric"] == {"name": "epe", "unit": "px", "higher_is_better": False}
-    found = shown.get("/api/pictures").json
+    assert shown.json("/api/run")["metric"] == {"name": "epe", "unit": "px", "higher_is_better": False}
+    found = shown.json("/api/pictures")
     assert (found["kind"], found["round"], len(found["scenes"])) == ("stereo", INDEX.round, 2)
     assert all(shown.get(f"/api/pictures/{name}.png").status == 200 for name in INDEX.pictures)
-    quality = shown.get("/api/quality").json
+    quality = shown.json("/api/quality")
     assert quality["loss_largest"] == [None] * 3  # the error is the loss
     assert quality["largest"][0] > quality["baseline"] > 4
     for cost in ("macs", "latency"):
-        newest = shown.get(f"/api/fronts?cost={cost}&limit=1").json["fronts"][0]
+        newest = shown.json(f"/api/fronts?cost={cost}&limit=1")["fronts"][0]
         best = [point["quality"] for point in newest["points"] if point["on_front"]]
         assert best == sorted(best, reverse=True)  # who costs more errs less
 

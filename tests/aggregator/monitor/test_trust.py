@@ -1,19 +1,18 @@
 """What the monitor says of trust: who is proven, what was audited and what it came to, what was found out, and what is paid."""
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import Outcome
 from tests.aggregator.audited_log import AuditedRun
-from tests.aggregator.monitor.asgi import Shown
+from tests.aggregator.monitor.asgi import Shown, looked
 from tests.aggregator.monitor.test_kept import assert_same
 from tests.audited import AUDITOR, AUDITORS, audit_of, verdict_of
 from tests.contributions import PEERS, cohort_header_of, header_of
-from tests.runs import FixedTrainingSpec
 
 LIAR, HONEST, DOUBTED = PEERS[:3]
 FIRST, SECOND = AUDITORS[:2]
@@ -46,57 +45,48 @@ def demoted_run(directory: Path) -> AuditedRun:
     return run
 
 
-def seen(run: AuditedRun) -> Shown:
-    found = Shown(run.directory, training_spec_of=lambda _: FixedTrainingSpec())
-    found.look()
-    return found
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+    """A run with two auditors, which stays as it is."""
+    return audited_run(tmp_path_factory.mktemp("audited") / "run")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> AuditedRun:
-    return audited_run(tmp_path / "run")
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shown(run: AuditedRun) -> Shown:
-    return seen(run)
+    return looked(run.directory)
+
+
+@pytest.fixture(scope="module")
+def demoted(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+    """A run whose first round is paid, which stays as it is."""
+    return demoted_run(tmp_path_factory.mktemp("demoted") / "run")
 
 
 def name(peer: Identity) -> str:
     return peer_name(peer.public_key)
 
 
-def test_the_view_folds_a_log_as_its_ledger_does(run: AuditedRun, tmp_path: Path) -> None:
-    for made in (run, demoted_run(tmp_path / "demoted")):
-        for is_over in (False, True):
-            if is_over:
-                made.rounds_to_the_end(peers=[HONEST, DOUBTED])
-                made.settle(verdict_of(made.ledger, DOUBTED))
-            sight = seen(made).sight
-            assert sight.alarms.on == [] or {alarm.wrong.kind for alarm in sight.alarms.on} == {"silent"}
-            ours, theirs = sight.view.reputation, made.ledger.reputation
-            assert (ours.paid, ours.unpaid, ours.audits, ours.good) == (theirs.paid, theirs.unpaid, theirs.audits, theirs.good)
-            assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
-            assert (sight.view.is_settled, sight.view.settlement) == (made.ledger.settled, made.ledger.settlement)
-            assert sight.size == made.log.head.size
-
-
-def test_what_was_added_up_is_kept_with_its_audits_and_its_settlement(tmp_path: Path, run: AuditedRun) -> None:
-    for made in (run, demoted_run(tmp_path / "demoted")):
-        for is_over in (False, True):
-            if is_over:
-                made.rounds_to_the_end(peers=[HONEST, DOUBTED])
-                made.settle()
-            sights = [Sight(made.directory, lambda _: FixedTrainingSpec()) for _ in range(2)]
-            for sight in sights:
-                asyncio.run(sight.look())
-            whole, recalled = (sight.view for sight in sights)
-            assert sights[1].num_read == made.log.head.size
-            assert_same(whole, recalled)
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize("make", [partial(audited_run, num_rounds=12), demoted_run])
+def test_the_view_folds_a_log_as_its_ledger_does_and_what_it_added_up_is_kept(
+    tmp_path: Path, make: Callable[[Path], AuditedRun], is_over: bool
+) -> None:
+    made = make(tmp_path / "run")
+    if is_over:
+        made.rounds_to_the_end(peers=[HONEST, DOUBTED])
+        made.settle(verdict_of(made.ledger, DOUBTED))
+    sight, again = looked(made.directory).sight, looked(made.directory).sight
+    assert {alarm.wrong.kind for alarm in sight.alarms.on} <= {"silent"}
+    ours, theirs = sight.view.reputation, made.ledger.reputation
+    assert (ours.paid, ours.unpaid, ours.audits, ours.good) == (theirs.paid, theirs.unpaid, theirs.audits, theirs.good)
+    assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
+    assert (sight.view.is_settled, sight.view.settlement) == (made.ledger.settled, made.ledger.settlement)
+    assert sight.size == again.num_read == made.log.head.size
+    assert_same(sight.view, again.view)
 
 
 def test_the_overview_says_who_is_trusted_what_was_audited_and_what_is_in_doubt(run: AuditedRun, shown: Shown) -> None:
-    found = shown.get("/api/trust").json
+    found = shown.json("/api/trust")
     assert (found["mode"], found["round"], found["guilty"], found["demoted"], found["faults"]) == ("audited", 3, 1, 0, 1)
     proven = [run.ledger.reputation.is_proven(peer.public_key) for peer in (LIAR, HONEST, DOUBTED)]
     assert (found["computers"], found["proven"]) == (3, sum(proven)) == (3, 1)
@@ -112,108 +102,99 @@ def test_of_how_many_computers_are_proven_is_told_as_the_page_counts_them(tmp_pa
     run = AuditedRun(tmp_path / "run", num_rounds=9, proven=(HONEST, DOUBTED))
     for peers in ((LIAR, HONEST, DOUBTED), (LIAR, HONEST), (LIAR, HONEST)):
         run.round(peers=peers)
-    shown = Shown(run.directory, training_spec_of=lambda _: FixedTrainingSpec())
+    shown = looked(run.directory)
     for is_over in (False, True):
         if is_over:
             run.rounds_to_the_end(peers=(LIAR, HONEST))
         shown.look()
-        found, peers = shown.get("/api/trust").json, shown.get("/api/now").json["peers"]
+        found, peers = shown.json("/api/trust"), shown.json("/api/now")["peers"]
         assert (found["is_finished"], found["computers"]) == (is_over, peers["took_part" if is_over else "present"])
         assert found["proven"] == (2 if is_over else 1)  # one of them has left, and took part
 
 
 def test_what_was_found_out_is_shown_with_the_verdicts_in_the_log(run: AuditedRun, shown: Shown) -> None:
-    (fault,) = shown.get("/api/trust/faults").json["faults"]
+    (fault,) = shown.json("/api/trust/faults")["faults"]
     assert (fault["peer"], fault["round"], fault["reason"]) == (name(LIAR), 3, "false")
-    found = shown.get(f"/api/trust/contributions/{fault['contribution']}").json
+    found = shown.json(f"/api/trust/contributions/{fault['contribution']}")
     assert (found["round"], found["claims"]) == (1, [{"peer": name(LIAR), "outcome": "void"}])
     assert [(one["auditor"], one["by"], one["outcomes"], one["round"]) for one in found["verdicts"]] == [
         (peer_name(verdict.auditor), peer_name(verdict.by), ["void"], 3) for verdict in audit_of(run.ledger, LIAR, 1).verdicts
     ]
     for one in found["verdicts"]:
-        entry = shown.get(f"/api/ledger/entries/{one['index']}").json
+        entry = shown.json(f"/api/ledger/entries/{one['index']}")
         assert (entry["kind"], entry["peer"], entry["round"]) == ("verdict", one["auditor"], 1)
         assert (entry["fields"]["contribution"], entry["fields"]["outcomes"]) == (fault["contribution"], [3])
-    entry = shown.get(f"/api/ledger/entries/{found['index']}").json
+    entry = shown.json(f"/api/ledger/entries/{found['index']}")
     assert (entry["kind"], entry["fields"]["digest"]) == ("contribution", fault["contribution"])
 
 
-def test_what_was_not_shown_stays_to_be_looked_up_after_its_round_is_paid(tmp_path: Path) -> None:
-    run = demoted_run(tmp_path / "run")
-    shown = seen(run)
-    (fault,) = shown.get("/api/trust/faults").json["faults"]
-    account = run.ledger.reputation.account(LIAR.public_key)
-    assert (fault["reason"], account.paid) == ("withheld", 0)
-    found = shown.get(f"/api/trust/contributions/{fault['contribution']}").json
-    assert 1 not in run.ledger.reputation.unpaid
+def test_what_was_not_shown_stays_to_be_looked_up_after_its_round_is_paid(demoted: AuditedRun) -> None:
+    shown = looked(demoted.directory)
+    (fault,) = shown.json("/api/trust/faults")["faults"]
+    assert (fault["reason"], demoted.ledger.reputation.account(LIAR.public_key).paid) == ("withheld", 0)
+    found = shown.json(f"/api/trust/contributions/{fault['contribution']}")
+    assert 1 not in demoted.ledger.reputation.unpaid
     assert {one["outcome"] for one in found["claims"]} == {"demoted", "unpaid"}
     assert found["verdicts"][0]["round"] == 6
-    overview = shown.get("/api/trust").json
+    overview = shown.json("/api/trust")
     assert (overview["demoted"], overview["guilty"], overview["last_paid_round"], overview["last_before_settlement"]) == (1, 0, 1, 3)
-    drawn = [one["round"] for one in shown.get("/api/trust/audits").json["audits"]]
+    drawn = [one["round"] for one in shown.json("/api/trust/audits")["audits"]]
     assert drawn == [6, 5, 4, 3, 2]
-    assert shown.get("/api/trust/audits?offset=1&limit=1").json["audits"][0]["may_be_brought_until"] == 5 + 3
+    assert shown.json("/api/trust/audits?offset=1&limit=1")["audits"][0]["may_be_brought_until"] == 5 + 3
 
 
 def test_after_the_settlement_all_is_paid_and_its_entry_is_shown(tmp_path: Path) -> None:
     run = demoted_run(tmp_path / "run")
     run.rounds_to_the_end(peers=[DOUBTED])
-    shown = seen(run)
-    before = shown.get("/api/ledger/credits").json
-    assert (before["is_settled"], shown.get("/api/trust").json["settlement"]) == (False, None)
+    shown = looked(run.directory)
+    before = shown.json("/api/ledger/credits")
+    assert (before["is_settled"], shown.json("/api/trust")["settlement"]) == (False, None)
     assert before["pool_pending"] > 0
     run.settle(verdict_of(run.ledger, DOUBTED))
     shown.look()
-    found, credits_ = shown.get("/api/trust").json, shown.get("/api/ledger/credits").json
+    found, credits_ = shown.json("/api/trust"), shown.json("/api/ledger/credits")
     assert (found["is_settled"], found["settlement"], found["last_paid_round"]) == (True, run.ledger.settlement, 9)
     assert (credits_["pool_paid"], credits_["pool_pending"]) == (sum(run.ledger.credits().values()), 0)
     assert {one["account"]: one["trains"] for one in credits_["credits"]}[name(AUDITOR)] is False  # it is paid for audits alone
     assert (found["drawn"], found["undecided"], found["unjudged"]) == (8, 0, 8 - 2)  # the last round is not drawn
-    entry = shown.get(f"/api/ledger/entries/{found['settlement']}").json
+    entry = shown.json(f"/api/ledger/entries/{found['settlement']}")
     assert (entry["kind"], entry["peer"], entry["round"]) == ("settlement", None, None)
     assert entry["fields"] == {"run": run.ledger.run.hex(), "commit": run.ledger.last_commit.hex()}
-    assert shown.get("/api/rounds/9").json["round"] == 9
+    assert shown.json("/api/rounds/9")["round"] == 9
 
 
-def test_credit_is_what_is_paid_and_what_is_pending_wherever_it_is_shown(run: AuditedRun, tmp_path: Path) -> None:
-    for made in (run, demoted_run(tmp_path / "demoted")):
-        owner = Identity(b"\x51" * 32)
+def test_credit_is_what_is_paid_and_what_is_pending_wherever_it_is_shown(tmp_path: Path) -> None:
+    owner = Identity(b"\x51" * 32)
+    for made in (audited_run(tmp_path / "audited"), demoted_run(tmp_path / "demoted")):
         made.round(peers=[HONEST], payout=owner.public_key)
-        shown, reputation = seen(made), made.ledger.reputation
-        keys = {one["peer"]: one for one in shown.get("/api/trust/keys").json["keys"]}
-        peers = {one["peer"]: one["credit"] for one in shown.get("/api/peers").json["peers"]}
+        shown, reputation = looked(made.directory), made.ledger.reputation
+        keys = {one["peer"]: one for one in shown.json("/api/trust/keys")["keys"]}
+        peers = {one["peer"]: one["credit"] for one in shown.json("/api/peers")["peers"]}
         for peer in (LIAR, HONEST, DOUBTED):
             account, one = reputation.account(peer.public_key), keys[name(peer)]
             assert (one["paid"], one["paid"] + one["pending"]) == (account.paid, account.credit)
             assert peers[name(peer)] == account.credit
             assert (one["is_proven"], one["is_guilty"]) == (reputation.is_proven(peer.public_key), peer.public_key in reputation.guilty)
             assert (one["found_good"], len(one["faults"])) == (reputation.good[peer.public_key], len(account.faults))
-            of_peer = shown.get(f"/api/peers/{name(peer)}").json
+            of_peer = shown.json(f"/api/peers/{name(peer)}")
             assert of_peer["trust"] == {field: value for field, value in one.items() if field != "peer"}
             assert sum(claim["credit"] for claim in of_peer["claims_list"]) == account.credit  # audits pay nobody of these
-        credits_ = shown.get("/api/ledger/credits").json
+        credits_ = shown.json("/api/ledger/credits")
         assert {bytes.fromhex(one["key"]): one["paid"] for one in credits_["credits"] if one["paid"]} == made.ledger.credits()
-        assert (credits_["pool_paid"], credits_["pool_pending"]) == (
-            sum(one["paid"] for one in credits_["credits"]),
-            sum(one["pending"] for one in credits_["credits"]),
-        )
+        for which in ("paid", "pending"):
+            assert credits_[f"pool_{which}"] == sum(one[which] for one in credits_["credits"])
         (of_owner,) = [one for one in credits_["credits"] if one["key"] == owner.public_key.hex()]
         assert (of_owner["peers"], of_owner["credit"], of_owner["trains"]) == ([name(HONEST)], of_owner["pending"], False)
 
 
-def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: AuditedRun, tmp_path: Path) -> None:
-    shown = seen(run)
-    rows = {row["founder"]: row for row in shown.get("/api/rounds/1").json["contributions_list"]}
-    assert {founder: row["claims"][0]["outcome"] for founder, row in rows.items()} == {
-        name(LIAR): "void",
-        name(HONEST): "good",
-        name(DOUBTED): None,
-    }
+def test_a_round_says_what_each_claim_came_to_and_whether_it_is_paid(run: AuditedRun, shown: Shown, demoted: AuditedRun) -> None:
+    rows = {row["founder"]: row for row in shown.json("/api/rounds/1")["contributions_list"]}
+    assert [rows[name(peer)]["claims"][0]["outcome"] for peer in (LIAR, HONEST, DOUBTED)] == ["void", "good", None]
     assert {(row["is_audited"], row["is_paid"]) for row in rows.values()} == {(True, False)}
     assert rows[name(HONEST)]["claims"][0]["credit"] == run.ledger.reputation.expected(1)[HONEST.public_key]
     assert rows[name(LIAR)]["claims"][0]["credit"] == 0
-    assert {row["is_audited"] for row in shown.get("/api/rounds/3").json["contributions_list"]} == {None}  # it is not drawn yet
-    (row,) = seen(demoted_run(tmp_path / "demoted")).get("/api/rounds/1").json["contributions_list"]
+    assert {row["is_audited"] for row in shown.json("/api/rounds/3")["contributions_list"]} == {None}  # it is not drawn yet
+    (row,) = looked(demoted.directory).json("/api/rounds/1")["contributions_list"]
     assert (row["is_audited"], row["is_paid"], [claim["credit"] for claim in row["claims"]]) == (True, True, [0, 0])
 
 
@@ -221,23 +202,23 @@ def test_a_claim_that_is_listed_unpaid_has_no_credit_and_its_other_one_has_it(tm
     run = AuditedRun(tmp_path / "run", local_steps=2, proven=(LIAR, HONEST))
     together, alone = cohort_header_of(run.ledger, [LIAR, HONEST]), header_of(run.ledger, HONEST)
     run.hand_in([together, alone])
-    shown, expected = seen(run), run.ledger.reputation.expected(1)
+    shown, expected = looked(run.directory), run.ledger.reputation.expected(1)
     assert shown.sight.view.reputation.unpaid == run.ledger.reputation.unpaid
-    by_founder = {one["founder"]: one["claims"] for one in shown.get("/api/rounds/1").json["contributions_list"]}
+    by_founder = {one["founder"]: one["claims"] for one in shown.json("/api/rounds/1")["contributions_list"]}
     assert [claim["credit"] for claim in by_founder[name(HONEST)]] == [expected[HONEST.public_key]]
     assert {claim["peer"]: claim["credit"] for claim in by_founder[name(LIAR)]} == {name(LIAR): expected[LIAR.public_key], name(HONEST): 0}
     for _ in range(6):
         run.round(peers=[LIAR])
     shown.look()
     assert 1 not in run.ledger.reputation.unpaid
-    claims = shown.get(f"/api/peers/{name(HONEST)}").json["claims_list"]
+    claims = shown.json(f"/api/peers/{name(HONEST)}")["claims_list"]
     assert sorted(claim["credit"] for claim in claims) == [0, run.ledger.reputation.earned[HONEST.public_key]]
 
 
 def test_keys_with_faults_come_first_and_a_page_has_as_many_as_asked_for(shown: Shown) -> None:
-    found = shown.get("/api/trust/keys").json
+    found = shown.json("/api/trust/keys")
     assert (found["total"], [bool(one["faults"]) for one in found["keys"]]) == (3, [True, False, False])
-    page = shown.get("/api/trust/keys?offset=1&limit=1").json
+    page = shown.json("/api/trust/keys?offset=1&limit=1")
     assert page["keys"] == found["keys"][1:2]
 
 
@@ -272,9 +253,8 @@ def test_metrics_say_what_audits_come_to(shown: Shown) -> None:
 
 def test_an_open_run_has_no_trust_to_speak_of(played: tuple[Path, object]) -> None:
     found = Shown(played[0])
-    found.look()
-    overview = found.get("/api/trust").json
+    overview = found.json("/api/trust")
     assert (overview["mode"], overview["drawn"], overview["share"], overview["auditors"]) == ("open", 0, None, [])
-    assert found.get("/api/trust/faults").json == {"total": 0, "offset": 0, "faults": []}
-    assert found.get("/api/trust/keys").json["keys"] == []
-    assert found.get(f"/api/peers/{found.get('/api/peers').json['peers'][0]['peer']}").json["trust"] is None
+    assert found.json("/api/trust/faults") == {"total": 0, "offset": 0, "faults": []}
+    assert found.json("/api/trust/keys")["keys"] == []
+    assert found.json(f"/api/peers/{found.get('/api/peers').json['peers'][0]['peer']}")["trust"] is None

@@ -5,9 +5,9 @@ import pytest
 
 from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.aggregator.monitor import kept, sight
+from manta_swarm.aggregator.monitor import kept, sight, view
 from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
-from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, View
+from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.admission import PEER, Revocation
 from manta_swarm.protocol.errors import EncodingError, LedgerError
@@ -21,9 +21,9 @@ SIGNED = signed_manifest()
 
 def view_of(log: Log) -> View:
     """Return the view of all of a small run's log."""
-    view = View(SIGNED, training_spec_of(log.ledger.manifest))
-    view.take(log.entries(0, log.head.size))
-    return view
+    found = View(SIGNED, training_spec_of(log.ledger.manifest))
+    found.take(log.entries(0, log.head.size))
+    return found
 
 
 def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]) -> None:
@@ -62,11 +62,12 @@ def test_a_table_is_the_same_when_it_is_looked_up_again(log: Log) -> None:
     assert {peer.name for peer in view.peers.values()} == {peer_name(peer.public_key) for peer in PEERS}
 
 
-def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log) -> None:
-    grow(log, KEPT_CLAIMS + 3)
+def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "KEPT_CLAIMS", 4)
+    grow(log, 7)
     peer = view_of(log).peers[PEERS[1].public_key]
-    assert [claim.round for claim in peer.newest] == list(range(4, KEPT_CLAIMS + 4))
-    assert (peer.claims, peer.first_round, peer.last_round) == (KEPT_CLAIMS + 3, 1, KEPT_CLAIMS + 3)
+    assert [claim.round for claim in peer.newest] == [4, 5, 6, 7]
+    assert (peer.claims, peer.first_round, peer.last_round) == (7, 1, 7)
     assert peer.microbatches == 3 * peer.claims  # 2 of the first architecture, 1 of the other
     assert peer.samples == peer.microbatches * log.ledger.manifest.microbatch_samples
 
