@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from manta_swarm.aggregator.follow.opening import OpenRun
+from manta_swarm.aggregator.monitor import evaluator as module
 from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
 from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
@@ -140,25 +142,26 @@ def test_a_damaged_last_line_ends_nothing_and_costs_no_other(evaluated: Path, tm
     assert last_evaluated(path) == -1
 
 
-def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(
+    played: tuple[Path, OpenRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "quick_evaluation", lambda *_: SimpleNamespace(quality=0.5, loss=1.0, samples=355))
+    monkeypatch.setattr(module, "core_ms", lambda _, subnets: [1.0] * len(subnets))
     (tmp_path / DIRECTORY).mkdir()
     path = tmp_path / DIRECTORY / QUALITY
     evaluator = Evaluator(played[1].signed.open(), DATASET, tmp_path)
-    newest = newest_snapshot(played[0])
-    assert newest is not None
-    state = load_snapshot(newest[1])[0]
-    evaluator.evaluate(state)
+    evaluator.evaluate(STATE)
     whole = path.read_bytes()
     size = 256 * 1024  # more than its pictures
     path.write_bytes(whole * (size // len(whole)))
     with file_size_limit(size), pytest.raises(StorageError, match=r"quality\.jsonl: .*make room"):
-        evaluator.evaluate(state)
-    assert last_evaluated(path) == 3
+        evaluator.evaluate(STATE)
+    assert last_evaluated(path) == 0
     assert path.read_bytes() == whole * (size // len(whole))
     with file_size_limit(512):
         (tmp_path / DIRECTORY / PICTURES / INDEX).unlink()
         with pytest.raises(StorageError, match=r"make room"):
-            evaluator.evaluate(state)
+            evaluator.evaluate(STATE)
 
 
 def test_of_many_the_first_and_the_newest_are_always_chosen() -> None:

@@ -1,10 +1,7 @@
-"""Where the monitor listens, what the aggregator writes down for it, and what it counts of what passes through an endpoint."""
+"""What the aggregator writes down for the monitor, and what it counts of what passes through an endpoint."""
 
 import asyncio
-import socket
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from manta_swarm.aggregator.commit.timeline import KEPT, Timeline
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.monitor import observers as module
 from manta_swarm.aggregator.monitor.observers import MAX_HEARD, MonitorBeside, Observers, Tally, Watched
-from manta_swarm.aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, MonitorSocket, check_address, open_listener
+from manta_swarm.aggregator.monitor.settings import MonitorSection, MonitorSocket
 from manta_swarm.aggregator.monitor.shown import shown_final
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
 from manta_swarm.network.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
@@ -23,14 +20,13 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.errors import LedgerError, UserError
+from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.child import Program
 from manta_swarm.runtime.clock import SYSTEM_CLOCK
 from tests.clocks import ManualClock
 from tests.memory_log import until
 
-USUAL = MonitorSection()
 KEYS = [bytes([number]) * 32 for number in range(1, 4)]
 
 SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
@@ -38,73 +34,16 @@ SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)
 
 
-@contextmanager
-def opened(asked: str | None, settings: MonitorSection = USUAL) -> Iterator[MonitorSocket]:
-    listen_address = open_listener(asked, settings)
-    assert listen_address is not None
-    with listen_address.socket:
-        yield listen_address
-
-
-def test_an_address_is_listened_at_and_shown_as_people_open_it() -> None:
-    with opened("127.0.0.1:0") as listen_address:
-        port = listen_address.socket.getsockname()[1]
-        assert listen_address.url == f"http://127.0.0.1:{port}/"
-        assert listen_address.is_loopback
-    with opened("0.0.0.0:0") as listen_address:
-        assert not listen_address.is_loopback
-    with opened("localhost:0") as listen_address:
-        assert listen_address.is_loopback
-
-
-def test_no_address_is_no_monitor() -> None:
-    assert open_listener("", USUAL) is None
-    assert open_listener(None, MonitorSection(address="")) is None
-
-
-def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        of_file = MonitorSection(address=address)
-        for asked, settings, where in ((address, USUAL, ":"), (None, of_file, r", which is \[monitor\] address in the run file: .*, or")):
-            for look in (open_listener, check_address):
-                with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\){where} give another --monitor HOST"):
-                    look(asked, settings)
-    check_address(address, USUAL)
-    check_address(None, of_file)
-    check_address("", USUAL)
-
-
-def test_the_usual_address_gives_way_to_a_free_port() -> None:
-    """Whoever else has it: another aggregator, or this test's second page."""
-    with opened(None) as first, opened(None) as second:
-        assert first.url != second.url
-        assert second.is_loopback
-    with pytest.raises(UserError), opened(DEFAULT_ADDRESS), opened(DEFAULT_ADDRESS):
-        pass
-    check_address(DEFAULT_ADDRESS, USUAL)
-    check_address(None, USUAL)
-
-
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])
-def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
-    with pytest.raises(UserError, match="HOST:PORT"):
-        open_listener(address, USUAL)
-
-
 class Operator:
-    """One that is looked at."""
+    """One that is looked at, with its first round open."""
 
     def __init__(self) -> None:
         self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), Faults(ManualClock()), Traffic()
-
-
-def observers(directory: Path) -> tuple[Observers, Operator]:
-    return Observers(directory), Operator()
+        self.closing.open(1, 60_000, frozenset(), None)
 
 
 def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
-    look, operator = observers(tmp_path)
+    look, operator = Observers(tmp_path), Operator()
     operator.closing.open(7, 60_000, frozenset(KEYS), round(SYSTEM_CLOCK.now_ms()))
     look.timeline.opened(7)
     first, second = b"\x0a" * 32, b"\x0b" * 32
@@ -123,8 +62,7 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
 
 
 def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
-    look, operator = observers(tmp_path)
-    operator.closing.open(1, 60_000, frozenset(), None)
+    look, operator = Observers(tmp_path), Operator()
     look.timeline.opened(1, is_waiting_for_first=True)
     live = look.seen(operator)
     assert live.open is not None
@@ -133,8 +71,7 @@ def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> 
 
 def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STATUS).mkdir()  # no file can take its place
-    look, operator = observers(tmp_path)
-    operator.closing.open(1, 60_000, frozenset(), None)
+    look, operator = Observers(tmp_path), Operator()
     for _ in range(3):
         look.show(operator)
     look.close()
@@ -142,19 +79,19 @@ def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pyte
     assert "status.json" in caplog.text
 
 
-def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path) -> None:
-    look, operator = observers(tmp_path)
-    operator.closing.open(1, 60_000, frozenset(), None)
+def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHOW_S", 0.01)
+    look, operator = Observers(tmp_path), Operator()
+    seen = set[int]()
+
+    def has_changed_twice() -> bool:
+        if (status := AggregatorStatus.read(tmp_path)) is not None:
+            seen.add(status.written_at)
+        return len(seen) == 3
 
     async def story() -> None:
-        look.show(operator)
         looking = asyncio.create_task(look.look_on(operator))
-        seen = set()
-        async with asyncio.timeout(60):
-            while len(seen) < 3:
-                if (status := AggregatorStatus.read(tmp_path)) is not None:
-                    seen.add(status.written_at)
-                await asyncio.sleep(0.05)
+        await until(has_changed_twice)
         looking.cancel()
         await asyncio.wait({looking})
 
@@ -170,7 +107,7 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
 def test_a_fault_in_what_is_shown_is_told_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    look, _ = observers(tmp_path)
+    look = Observers(tmp_path)
     monkeypatch.setattr(module, "_SHOW_S", 0)
 
     async def story() -> None:
@@ -191,7 +128,7 @@ def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "keep", kept)
 
     async def story(listen_address: MonitorSocket) -> None:
-        feature = MonitorBeside(tmp_path, USUAL, listen_address, None)
+        feature = MonitorBeside(tmp_path, MonitorSection(), listen_address, None)
         assert [program.name for program in feature.programs] == ["monitor", "evaluator"]
         assert feature.status() == {"monitor": listen_address.url}
         running = asyncio.create_task(feature.run(()))
@@ -199,9 +136,9 @@ def test_the_address_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         running.cancel()
         await asyncio.wait({running})
 
-    with opened("127.0.0.1:0") as listen_address:
-        asyncio.run(story(listen_address))
-        assert listen_address.socket.fileno() == -1
+    listen_address = MonitorSocket.listening("127.0.0.1", 0)
+    asyncio.run(story(listen_address))
+    assert listen_address.socket.fileno() == -1
 
 
 def test_figures_that_are_no_numbers_leave_what_is_written_readable_and_are_not_shown() -> None:

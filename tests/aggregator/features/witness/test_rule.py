@@ -21,7 +21,7 @@ from tests.aggregator.features.witness.histories import SIGNED, WITNESS, History
 from tests.aggregator.small_run import OTHER_OPERATOR
 from tests.clocks import ManualClock
 
-KILLS = 12
+KILLS = 6
 
 
 def rule_in(directory: Path) -> Rule:
