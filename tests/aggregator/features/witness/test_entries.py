@@ -18,7 +18,7 @@ from manta_swarm.runtime.listen_address import ListenAddress
 from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, play
 from tests.aggregator.small_run import ENTRIES, create, grow, reopen, signed_manifest, training_spec_of, verified
 
-MANY = -(-600 // ENTRIES)  # rounds: more than two full bundles
+BUNDLE = 256 // ENTRIES  # rounds that fill one
 
 
 class Keeping(Scene):
@@ -44,13 +44,13 @@ def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp
         shutil.copytree(run, old)
         with reopen(run) as log:
             await scene.serve(run, log)
-            for rounds in (1, MANY):
+            for rounds in (1, BUNDLE):
                 scene.commit(rounds)
                 await scene.cosigned(log.head.size)
             await end(task)
             newest, scene.size = log.head, log.head.size
         shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
-        assert (shown.head, shown.rounds) == (newest, 4 + MANY)
+        assert (shown.head, shown.rounds) == (newest, 4 + BUNDLE)
         async with serving(scene.rule, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
             again = tmp_path / "again"
             shutil.copytree(old, again)
@@ -62,7 +62,7 @@ def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp
 
     play(tmp_path, story)
     assert recover(old, FolderCopy(tmp_path / "witness" / FOLDER), training_spec_of=training_spec_of).head == verified_head(old)
-    assert verified(old).rounds == 4 + MANY
+    assert verified(old).rounds == 4 + BUNDLE
 
 
 def verified_head(directory: Path) -> object:
@@ -87,7 +87,7 @@ def test_entries_that_are_not_under_the_head_are_not_kept_and_the_true_ones_are_
         grow(log, 2)
         entries = KeptEntries(tmp_path / "kept", SIGNED)
         asyncio.run(extended(entries, log))
-        grow(log, MANY)
+        grow(log, 2 * BUNDLE)
         for place in (2 * ENTRIES + 1, 300, log.head.size - 1, 0):
             with pytest.raises(RemoteFault):
                 asyncio.run(extended(entries, log, lies={place: b"another"}))
@@ -115,7 +115,7 @@ def test_what_a_start_was_cut_off_in_is_no_harm_and_partial_tiles_do_not_accumul
             grow(log, 1)
             asyncio.run(extended(entries, log))
         assert len(list(folder.rglob("*.p/*"))) <= 4  # of the newest checkpoint and the one before: a bundle and a tile each
-        grow(log, MANY)
+        grow(log, BUNDLE)
         asyncio.run(extended(entries, log))
         grow(log, 1)
         asyncio.run(extended(entries, log))
