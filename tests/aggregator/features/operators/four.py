@@ -26,23 +26,15 @@ from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from manta_swarm.protocol.verdicts import Verdict
 from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Made
-from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, said_of
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STATE, everybodys, said_of
 from tests.clocks import ManualClock
 from tests.contributions import round_of
+from tests.memory_log import until
 
 FOUR = (OPERATOR, *(Identity(bytes([number]) * 32) for number in (5, 6, 7)))
 KEYS = tuple(peer_name(each.public_key) for each in FOUR)
 RUN = CONFIG.run.model_copy(update={"rounds": 50})
 OF_FOUR = CONFIG.model_copy(update={"run": RUN, "operators": OperatorsSection(keys=KEYS, etcd=("http://127.0.0.1:9",))})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return once that is so."""
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within a minute")
 
 
 class Anybodys:
@@ -120,7 +112,7 @@ class Four:
         """End one of them; what it had in memory is gone."""
         self.network.endpoints.pop(FOUR[place].public_key, None)
         await self._end_beats(place)
-        await _end(self.handing_on.pop(place))
+        await ended(self.handing_on.pop(place))
         await self.services[place].follow_no_more()
         await self.own_operators[place].close()
         await self.waiting[place].close()
@@ -128,7 +120,7 @@ class Four:
 
     async def _end_beats(self, place: int) -> None:
         if (beating := self.beating.pop(place, None)) is not None:
-            await _end(beating)
+            await ended(beating)
 
     async def write(self, place: int, term: int) -> tuple[Leader, list[bytes]]:
         """Let one of them take over; return what it found kept."""
@@ -153,6 +145,17 @@ class Four:
         async with asyncio.timeout(60):
             await leader.write([*map(entry_of, verdicts), *entries], after)
 
+    async def store(self, leader: Leader, place: int) -> list[Made]:
+        """Have a contribution of each peer to the next round stored by the leader; return them."""
+        ledger = self.runs[place].log.ledger
+        contributions = everybodys(ledger)
+        await leader.store([(ledger.round + 1, one.kept) for one in contributions])
+        return contributions
+
+    async def round(self, leader: Leader, place: int, verdicts: Sequence[Signed[Verdict]] = ()) -> None:
+        """Have a round of everybody's contributions committed by the leader, after some verdicts."""
+        await self.commit(leader, place, await self.store(leader, place), verdicts)
+
     async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
         """Return once these have a round."""
         await until(lambda: all(self.runs[place].log.ledger.round >= round_ for place in places))
@@ -171,7 +174,8 @@ async def _hand_on(own_operator: OwnOperator, service: OperatorsService) -> None
         await asyncio.sleep(verdicts.AGAIN_S)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def ended(task: asyncio.Task[None]) -> None:
+    """End a task."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -194,3 +198,15 @@ def tell(directory: Path, story: Story, config: RunConfig = OF_FOUR) -> None:
         assert four.stopped == []
 
     asyncio.run(scene())
+
+
+def of_four(config: RunConfig = OF_FOUR) -> Callable[[Story], Callable[[Path], None]]:
+    """Make a test of a story of four operators of the run that ``config`` describes."""
+
+    def test_of(story: Story) -> Callable[[Path], None]:
+        def test(tmp_path: Path) -> None:
+            tell(tmp_path, story, config)
+
+        return test
+
+    return test_of

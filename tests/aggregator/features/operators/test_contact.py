@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from manta_swarm.aggregator.features.operators.contact import SILENT_S, Contact
@@ -11,6 +11,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.clocks import ManualClock
+from tests.memory_log import until
 
 KEYS = [Identity(bytes([number + 1]) * 32).public_key for number in range(4)]
 OPERATORS = Operators(b"r" * 32, tuple(KEYS), 3)
@@ -35,14 +36,6 @@ class Scene:
 
 def address(place: int) -> str:
     return f"/ip4/10.0.0.{place + 1}/tcp/31000/p2p/{peer_name(KEYS[place])}"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.01)
 
 
 def test_a_quorum_is_there_or_lost(tmp_path: Path) -> None:

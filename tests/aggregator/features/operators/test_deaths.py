@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.protocol.errors import Unreachable
-from tests.aggregator.features.operators.four import FOUR, Four, tell, until
+from tests.aggregator.features.operators.four import FOUR, Four, tell
 from tests.aggregator.real_run import everybodys
+from tests.memory_log import until
 
 LEADER, FOLLOWER, NEXT, AWAY = 0, 1, 2, 3
 

@@ -1,86 +1,65 @@
 """An operator whose disk was lost begins anew under its key; states that a folder lacks come from peers, by digests of its log."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from manta_swarm.aggregator.features.operators.joining import POSITION, lacking, take_states
-from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.automl.training.update import state_pieces
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.errors import Unreachable, UserError
 from manta_swarm.protocol.signing import PublicKey
-from tests.aggregator.features.operators.four import FOUR, Four, Story, until
-from tests.aggregator.features.operators.four import tell as told
-from tests.aggregator.real_run import PEERS, everybodys, opened, play
-
-Tell = Callable[[Story], None]
+from tests.aggregator.features.operators.four import FOUR, Four, ended, of_four
+from tests.aggregator.real_run import PEERS, opened, play
+from tests.memory_log import until
 
 
-@pytest.fixture
-def tell(tmp_path: Path) -> Tell:
-    """Tell a story of four operators."""
-    return partial(told, tmp_path)
-
-
-async def commit(four: Four, leader: Leader, place: int) -> None:
-    """Have a round committed."""
-    contributions = everybodys(four.runs[place].log.ledger)
-    await leader.store([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
-    await four.commit(leader, place, contributions)
-
-
-def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_answered_it(tell: Tell) -> None:
-    async def story(four: Four) -> None:
-        leader, _ = await four.write(0, 1)
-        await commit(four, leader, 0)
-        await four.until_all_have(1, range(4))
-        await four.lose(3)
-        own_operator = four.own_operators[3]
-        assert not own_operator.coming.takes_part
-        four.lost = lambda _sender, receiver, method: (method, receiver) == (POSITION, FOUR[2].public_key)
-        coming = asyncio.create_task(own_operator.coming.take_part())
-        await until(lambda: own_operator.coming.waits_for()[0] == [FOUR[2].public_key])
-        while four.runs[0].log.ledger.round < own_operator.coming.waits_for()[1]:
-            await commit(four, leader, 0)
-        newest = four.runs[0].log.ledger.round
-        await four.until_all_have(newest, range(4))
-        await four.kill(3)  # and it remembers what it heard
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        own_operator = await four.start(3)
-        assert own_operator.coming.waits_for() == ([FOUR[2].public_key], newest)
-        four.lost = lambda *_: False
-        coming = asyncio.create_task(own_operator.coming.take_part())
-        await until(lambda: not own_operator.coming.waits_for()[0])
+@of_four()
+async def test_an_operator_that_lost_its_disk_takes_part_some_rounds_after_all_others_answered_it(four: Four) -> None:
+    leader, _ = await four.write(0, 1)
+    await four.round(leader, 0)
+    await four.until_all_have(1, range(4))
+    await four.lose(3)
+    own_operator = four.own_operators[3]
+    assert not own_operator.coming.takes_part
+    four.lost = lambda _sender, receiver, method: (method, receiver) == (POSITION, FOUR[2].public_key)
+    coming = asyncio.create_task(own_operator.coming.take_part())
+    await until(lambda: own_operator.coming.waits_for()[0] == [FOUR[2].public_key])
+    while four.runs[0].log.ledger.round < own_operator.coming.waits_for()[1]:
+        await four.round(leader, 0)
+    newest = four.runs[0].log.ledger.round
+    await four.until_all_have(newest, range(4))
+    await four.kill(3)  # and it remembers what it heard
+    await ended(coming)
+    own_operator = await four.start(3)
+    assert own_operator.coming.waits_for() == ([FOUR[2].public_key], newest)
+    four.lost = lambda *_: False
+    coming = asyncio.create_task(own_operator.coming.take_part())
+    await until(lambda: not own_operator.coming.waits_for()[0])
+    assert not coming.done()
+    assert not own_operator.store.memory.accepted
+    with pytest.raises(Unreachable, match="begun anew"):
+        await own_operator.promise(leader.ballot)
+    asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), POSITION, b"", timeout_s=60)
+    with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
+        await asking
+    last = own_operator.coming.waits_for()[1]
+    assert last == 5 + 4  # the third was heard after the fifth round
+    for round_ in range(6, last + 1):
         assert not coming.done()
-        assert not own_operator.store.memory.accepted
-        with pytest.raises(Unreachable, match="begun anew"):
-            await own_operator.promise(leader.ballot)
-        asking = four.network.endpoints[FOUR[1].public_key].call(PublicKey(FOUR[3].public_key), POSITION, b"", timeout_s=60)
-        with pytest.raises(Unreachable):  # it has nothing to say to another newcomer
-            await asking
-        last = own_operator.coming.waits_for()[1]
-        assert last == 5 + 4  # the third was heard after the fifth round
-        for round_ in range(6, last + 1):
-            assert not coming.done()
-            await commit(four, leader, 0)
-            await four.until_all_have(round_, range(4))
-        async with asyncio.timeout(60):
-            await coming
-        assert own_operator.coming.takes_part
-        assert own_operator.store.memory.promised == leader.ballot
-        await four.kill(1)
-        await commit(four, leader, 0)  # not without its vote
-        await four.until_all_have(last + 1, (0, 2, 3))
-        assert four.heads((0, 2, 3)) == {(four.runs[3].log.head.size, four.runs[3].log.head.root, four.runs[3].log.ledger.state)}
-
-    tell(story)
+        await four.round(leader, 0)
+        await four.until_all_have(round_, range(4))
+    async with asyncio.timeout(60):
+        await coming
+    assert own_operator.coming.takes_part
+    assert own_operator.store.memory.promised == leader.ballot
+    await four.kill(1)
+    await four.round(leader, 0)  # not without its vote
+    await four.until_all_have(last + 1, (0, 2, 3))
+    assert four.heads((0, 2, 3)) == {(four.runs[3].log.head.size, four.runs[3].log.head.root, four.runs[3].log.ledger.state)}
 
 
 def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
