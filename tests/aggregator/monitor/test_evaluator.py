@@ -107,39 +107,28 @@ def test_pictures_that_are_not_what_the_index_says_are_not_shown(evaluated: Path
     assert pictures.get("../../../identity.key") is None
 
 
-def test_a_line_that_a_kill_left_unfinished_is_cut_off_and_the_round_done_again(evaluated: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"\0" * 40 + b"\n", b"7\n", b'{"round":"four"}\n', b"\xff\xfe\n\n", b"x" * 70_000 + b"\n"])
+def test_a_line_that_is_damaged_or_that_a_kill_left_unfinished_ends_nothing_and_costs_no_other(
+    evaluated: Path, tmp_path: Path, damage: bytes
+) -> None:
     path = tmp_path / QUALITY
     whole = (evaluated / QUALITY).read_bytes()
-    path.write_bytes(whole + whole[: len(whole) // 2])
     evaluations = Evaluations(tmp_path)
-    evaluations.read_on()
-    assert len(evaluations.seen) == 1
-    assert last_evaluated(path) == 3
-    assert path.read_bytes() == whole
-    assert last_evaluated(tmp_path / "none") == -1
-    with path.open("ab") as file:
-        file.write(b'{"round": 4}\n' + whole.replace(b'"round":3', b'"round":5'))
-    evaluations.read_on()
-    assert [one.round for one in evaluations.seen] == [3, 5]
-    assert evaluations.passed_over == 1
-
-
-@pytest.mark.parametrize("damage", [b"\0" * 40 + b"\n", b"{\n", b"7\n", b'{"round":"four"}\n', b"\xff\xfe\n\n", b"x" * 70_000 + b"\n"])
-def test_a_damaged_last_line_ends_nothing_and_costs_no_other(evaluated: Path, tmp_path: Path, damage: bytes) -> None:
-    path = tmp_path / QUALITY
-    whole = (evaluated / QUALITY).read_bytes()
-    for torn in (b"", whole[:100], b"\0" * 40):
+    for torn in (whole[:100], b"", b"\0" * 40):
         path.write_bytes(whole + damage + torn)
+        evaluations.read_on()
+        assert [one.round for one in evaluations.seen] == [3]
         assert last_evaluated(path) == 3
         assert path.read_bytes() == whole + damage
     with path.open("ab") as file:
         file.write(whole.replace(b'"round":3', b'"round":5'))
-    evaluations = Evaluations(tmp_path)
     evaluations.read_on()
     assert [one.round for one in evaluations.seen] == [3, 5]
+    assert evaluations.passed_over == damage.count(b"\n")
     assert last_evaluated(path) == 5
     path.write_bytes(damage)
     assert last_evaluated(path) == -1
+    assert last_evaluated(tmp_path / "none") == -1
 
 
 def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(

@@ -132,8 +132,7 @@ def _see_members_front(page: Any) -> None:
 
 
 @pytest.mark.swarm
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "colours"), [("desktop", "light"), ("phone", "dark")])
 def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: str, colours: str) -> None:
     page = browser.new_page(viewport=SIZES[size], color_scheme=colours, reduced_motion="reduce")
     problems: list[str] = []

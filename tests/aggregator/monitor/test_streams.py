@@ -43,6 +43,14 @@ class Client:
                 found.append((lines["event"], json.loads(lines["data"])))
         return found
 
+    @classmethod
+    async def greeted(cls, streams: Streams, count: int) -> "list[Client]":
+        """Return so many, once each was told how things stand."""
+        clients = [cls(streams) for _ in range(count)]
+        for client in clients:
+            await client.until(lambda client=client: len(client.events) == 2)  # type: ignore[misc]
+        return clients
+
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until it is so."""
         async with asyncio.timeout(30):
@@ -61,17 +69,20 @@ def play(story: Callable[[Streams], Awaitable[None]], limit: int = 10) -> None:
     asyncio.run(played())
 
 
-async def gone(*clients: Client) -> None:
-    for client in clients:
-        client.leaves.set()
+async def ended(*clients: Client) -> None:
     async with asyncio.timeout(30):
         await asyncio.gather(*(client.task for client in clients))
 
 
+async def gone(*clients: Client) -> None:
+    for client in clients:
+        client.leaves.set()
+    await ended(*clients)
+
+
 def test_a_client_is_greeted_and_told_what_happens() -> None:
     async def story(streams: Streams) -> None:
-        client = Client(streams)
-        await client.until(lambda: len(client.events) == 2)
+        (client,) = await Client.greeted(streams, 1)
         assert client.messages[0]["status"] == 200
         streams.publish("round", {"round": 2})
         await client.until(lambda: len(client.events) == 3)
@@ -83,16 +94,15 @@ def test_a_client_is_greeted_and_told_what_happens() -> None:
 
 def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part() -> None:
     async def story(streams: Streams) -> None:
-        slow, quick = Client(streams), Client(streams)
-        await slow.until(lambda: len(slow.events) == 2)
+        slow, quick = await Client.greeted(streams, 2)
         slow.may_take.clear()
-        for round_ in range(100):
+        for round_ in range(30):
             streams.publish("now", {"round": round_, "text": "ä" * 100})
             streams.publish("round", {"round": round_})
             await quick.until(lambda round_=round_: ("round", {"round": round_}) in quick.events)  # type: ignore[misc]
         slow.may_take.set()
-        await slow.until(lambda: ("round", {"round": 99}) in slow.events)
-        assert [data["round"] for kind, data in slow.events if kind == "now"][-1] == 99
+        await slow.until(lambda: ("round", {"round": 29}) in slow.events)
+        assert [data["round"] for kind, data in slow.events if kind == "now"][-1] == 29
         assert len(slow.events) < 10
         await gone(slow, quick)
 
@@ -101,9 +111,7 @@ def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part() -> None:
 
 def test_a_place_is_free_again_once_its_client_has_gone() -> None:
     async def story(streams: Streams) -> None:
-        clients = [Client(streams) for _ in range(3)]
-        for client in clients:
-            await client.until(lambda client=client: len(client.events) == 2)  # type: ignore[misc]
+        clients = await Client.greeted(streams, 3)
         assert streams.is_full
         await gone(clients[0])
         assert not streams.is_full
@@ -145,12 +153,9 @@ def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled() -> None:
 
 def test_all_streams_end_with_the_monitor() -> None:
     async def story(streams: Streams) -> None:
-        clients = [Client(streams) for _ in range(3)]
-        for client in clients:
-            await client.until(lambda client=client: len(client.events) == 2)  # type: ignore[misc]
+        clients = await Client.greeted(streams, 3)
         streams.close()
-        async with asyncio.timeout(30):
-            await asyncio.gather(*(client.task for client in clients))
+        await ended(*clients)
         assert all(client.messages[-1]["more_body"] is False for client in clients)
 
     play(story)

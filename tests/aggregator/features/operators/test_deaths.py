@@ -114,8 +114,7 @@ def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_
         await four.start(FOLLOWER)
         four.lost = lambda sender, receiver, _method: FOUR[AWAY].public_key in (sender, receiver)
         leader, _ = await four.write(LEADER, 1)
-        contributions = everybodys(four.runs[LEADER].log.ledger)
-        await leader.store([(1, one.kept) for one in contributions])
+        contributions = await four.store(leader, LEADER)
         await four.kill(FOLLOWER)
         assert len((await four.start(FOLLOWER)).contributions.held) == len(contributions)
 
