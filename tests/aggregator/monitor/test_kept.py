@@ -132,6 +132,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "of another version": lambda data: whole(data, form="manta view 0"),
     "of another run": lambda data: whole(data, run=bytes(32)),
+    "of another root": lambda data: whole(data, root=bytes(32)),
     "longer than the log": lambda data: whole(data, size=10**6),
     "with short columns": lambda data: whole(data, claims=tuple(column[:-8] for column in of_file(data).claims)),
     "with no such cohort": lambda data: whole(data, cohorts="[]"),

@@ -94,6 +94,7 @@ def test_an_unknown_doubled_or_malformed_parameter_is_refused(shown: Shown, targ
         ("/api/ledger/entries/99999999999999999999999", 404),
         ("/api/rounds/0", 404),
         ("/api/rounds/4", 404),
+        ("/api/rounds/one", 404),
         ("/api/peers/12D3KooWnobody", 404),
         ("/api/peers/" + "a" * 500, 404),
         ("/api/peers/..%2f..%2fidentity.key", 404),
