@@ -19,6 +19,7 @@ from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.runtime.disk import make_directory
+from tests.aggregator.real_run import PEERS
 from tests.aggregator.small_run import training_spec_of
 
 LOCAL = {"host": "127.0.0.1:8787"}
@@ -162,3 +163,13 @@ def times_of(round_: int, committed_at: int) -> Times:
         first_fetch_at=committed_at + 10,
         last_fetch_at=committed_at + 50,
     )
+
+
+def shown_now(directory: Path) -> Shown:
+    """Show the run ``played``, of which the aggregator says a moment ago that its fourth round is open."""
+    now = unix_ms()
+    keys = [peer.public_key for peer in PEERS]
+    open_ = open_round(4, keys, {keys[0]: "good", keys[1]: "header"}, left_ms=600_000)
+    times = tuple(times_of(round_, now - 1_200 * (4 - round_)) for round_ in (1, 2, 3))
+    write_live(directory, live_of(open=open_, times=times, heard={key.hex(): now - 100 for key in keys}))
+    return Shown(directory)

@@ -18,7 +18,7 @@ from manta_swarm.protocol.closing import GONE
 from manta_swarm.protocol.cosignatures import cosign
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity
-from tests.aggregator.monitor.asgi import Shown, looked
+from tests.aggregator.monitor.asgi import Shown, looked, shown_now
 from tests.aggregator.monitor.test_trust import audited_run
 from tests.aggregator.small_run import grow
 
@@ -40,6 +40,12 @@ def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run with audits."""
     return audited_run(tmp_path_factory.mktemp("audited") / "run").directory
+
+
+@pytest.fixture
+def shown(played: tuple[Path, OpenRun]) -> Shown:
+    """The run, shown to a test that changes what is known of it."""
+    return shown_now(played[0])
 
 
 @pytest.fixture
