@@ -190,9 +190,6 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
         ("commit-after", pack(AfterRound(3, WATCHING)), False),  # a witness
         ("commit-after", b"nonsense", False),
         ("manifest", b"", False),  # about
-        ("ping", b"", False),
-        ("tree-head", b"", False),
-        ("entries", b"", False),
         ("blob", b"", False),
     ],
 )

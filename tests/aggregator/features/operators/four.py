@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class Four:
     def __init__(self, directory: Path, config: RunConfig = OF_FOUR) -> None:
         self.directory, self.config = directory, config
         self.lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False
-        self.network = MemoryNetwork(lost=lambda *call: self.lost(*call))
+        self.asked = Counter[tuple[PublicKey, str]]()  # how often, by method
+        self.network = MemoryNetwork(lost=self._is_lost)
         self.runs: dict[int, OpenRun] = {}
         self.own_operators: dict[int, OwnOperator] = {}
         self.services: dict[int, OperatorsService] = {}
@@ -70,6 +72,15 @@ class Four:
         self.contexts: dict[int, RunContext] = {}
         self.clock = ManualClock()
         self.stopped: list[BaseException] = []
+
+    def _is_lost(self, sender: PublicKey, receiver: PublicKey, method: str) -> bool:
+        self.asked[receiver, method] += 1
+        return self.lost(sender, receiver, method)
+
+    async def until_asked_again(self, method: str, places: Sequence[int]) -> None:
+        """Return once these were asked twice from now on."""
+        self.asked.clear()
+        await until(lambda: all(self.asked[PublicKey(FOUR[place].public_key), method] > 1 for place in places))
 
     async def start(self, place: int) -> OwnOperator:
         """Start one of them, or start it again."""

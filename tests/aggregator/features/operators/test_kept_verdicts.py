@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from manta_swarm.aggregator.features.operators.leader import Leader
+from manta_swarm.aggregator.features.operators.service import ACCEPT
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.settings.sections import TrustSection
@@ -110,17 +111,11 @@ async def test_what_a_leader_acknowledged_right_before_it_died_for_good_stands_i
 @of_four(CONFIG)
 async def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_brought_to_another(four: Four) -> None:
     async with writing(four, 0, 1, BEACON) as (leader, verdicts):
-        tried = list[PublicKey]()
-
-        def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
-            is_lost = method == VERDICTS and receiver != FOUR[1].public_key
-            tried.extend([receiver] if is_lost else [])
-            return is_lost
-
-        four.lost = lost
+        four.lost = lambda _sender, receiver, method: method == VERDICTS and receiver != FOUR[1].public_key
         signed = good(four.runs[0].log.ledger)
         handing_in = asyncio.create_task(hand_in(four, 0, signed))
-        await until(lambda: signed.digest in four.waiting[1].stored and len(tried) >= 4)
+        await until(lambda: signed.digest in four.waiting[1].stored)
+        await four.until_asked_again(VERDICTS, (2, 3))
         assert not handing_in.done()
         leader.end()
         with pytest.raises(Unreachable, match="busy"):
@@ -198,15 +193,7 @@ async def test_what_was_acknowledged_is_before_the_settlement_whoever_writes_tha
 async def test_nobody_settles_before_the_time_where_verdicts_lack(four: Four) -> None:
     async with writing(four, 0, 1, ROUNDS) as (leader, verdicts):
         settling = asyncio.create_task(settle(four, leader, 0, verdicts))
-        asked = 0
-
-        def counts(_sender: PublicKey, _receiver: PublicKey, method: str) -> bool:
-            nonlocal asked
-            asked += method == "operators-accept"
-            return False
-
-        four.lost = counts
-        await until(lambda: asked >= 6)
+        await four.until_asked_again(ACCEPT, (1, 2, 3))
         assert not any(four.runs[place].log.ledger.settled for place in range(4))
         four.clock.advance(TRUST.settle_s)
         assert await settling == []

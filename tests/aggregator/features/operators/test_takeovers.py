@@ -178,15 +178,8 @@ async def test_a_round_that_does_not_come_to_what_its_leader_says_is_accepted_by
     leader, _ = await four.write(0, 1)
     contributions = await four.store(leader, 0)
     entries, after = four.round_for(0, contributions, state=bytes(32))
-    asked = list[PublicKey]()
-
-    def noted(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
-        asked.extend([receiver] if method == ACCEPT else [])
-        return False
-
-    four.lost = noted
     committing = asyncio.create_task(leader.write(entries, after))
-    await until(lambda: all(asked.count(each.public_key) > 1 for each in FOUR[1:]))  # each of the others refuses again and again
+    await four.until_asked_again(ACCEPT, (1, 2, 3))  # each of the others refuses again and again
     assert not committing.done()
     await ended(committing)
     assert all(four.own_operators[place].store.memory.accepted == () for place in (1, 2, 3))
