@@ -135,6 +135,16 @@ def thinned(codec: str, integers: Sequence[int]) -> list[int]:
     return found
 
 
+@st.composite
+def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[Chunk]:
+    """A chunk of so many values, with an exponent that they need, of all sizes and often of the largest."""
+    limit, last = limit_of(codec), window_of(codec) - 1
+    size = draw(st.sampled_from([0, 1, limit // 2, limit, limit, limit]))
+    integers = thinned(codec, draw(st.lists(st.integers(-size, size), min_size=count, max_size=count)))
+    is_large = max(map(abs, integers)) > limit // 2
+    return [(draw(st.one_of(st.integers(0, last), st.just(last - 7))) if is_large else 0, integers)]
+
+
 def mean(rows: Sequence[tuple[list[Chunk], int, int]], total_weight: int, min_exponent: int) -> list[np.float32]:
     """The mean of (chunks, shift, weight); its sums are in units of 2^min_exponent."""
     return masked_mean([(*row, None) for row in rows], [total_weight] * sum(len(integers) for _, integers in rows[0][0]), min_exponent)

@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.codec.mean import Sum, group_mean, next_min_exponent, total_weights
 from manta_swarm.protocol.errors import OwnFault
 from manta_swarm.protocol.exchange import CHUNK, DRIFT, GREATEST_MIN_EXPONENT, GROUP_VALUES, LEAST_MIN_EXPONENT, SUM_BITS, sum_bits
-from manta_swarm.protocol.table import clipped_weight, weighted_median
 from tests.codec import reference
 
 MAX_WEIGHT = 65535
-CODECS = (*reference.DENSE, *reference.SPARSE)
+CODECS = (*reference.DENSE, "topk-512-3")
 ROWS = st.lists(st.tuples(st.integers(0, DRIFT), st.integers(0, MAX_WEIGHT)), min_size=1, max_size=5)  # (shift, weight)
 
 
@@ -30,29 +28,6 @@ def random_body(codec: str, seed: int, count: int) -> Body:
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(count) * np.exp2(rng.integers(-4, 14, -(-count // CHUNK))).repeat(CHUNK)[:count]
     return parse(codec, encode(codec, values.astype(np.float32), -10), count)
-
-
-@st.composite
-def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
-    limit = reference.limit_of(codec)
-    integers = reference.thinned(codec, draw(st.lists(st.integers(-limit, limit), min_size=count, max_size=count)))
-    is_large = max(map(abs, integers)) > limit // 2
-    return [(draw(st.integers(0, reference.window_of(codec) - 1)) if is_large else 0, integers)]
-
-
-@given(
-    st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS
-)
-def test_a_mean_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
-    count = data.draw(st.integers(1, 6))
-    drawn = [(data.draw(chunks_of(codec, count)), shift, weight) for shift, weight in rows]
-    total_weight = max(1, sum(weight for _, weight in rows)) + data.draw(st.integers(0, 1000))  # some were clipped
-    sums = Sum(count, min_exponent)
-    for chunks, shift, weight in drawn:
-        sums.add(body_of(codec, chunks), shift, weight)
-    found = sums.mean(total_weight)
-    assert found.dtype == np.float32
-    assert found.tobytes() == np.array(reference.mean(drawn, total_weight, min_exponent), np.float32).tobytes()
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -94,13 +69,15 @@ def masks_of(draw: st.DrawFn, count: int, rows: int) -> list[np.ndarray | None]:
 @given(
     st.data(), reference.CODECS, reference.MIN_EXPONENTS.map(lambda min_exponent: min(min_exponent, GREATEST_MIN_EXPONENT - DRIFT)), ROWS
 )
-def test_a_mean_with_masks_is_what_fractions_say(data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]) -> None:
+def test_a_mean_with_masks_or_none_is_what_fractions_say(
+    data: st.DataObject, codec: str, min_exponent: int, rows: list[tuple[int, int]]
+) -> None:
     count = data.draw(st.integers(1, 6))
     masks = data.draw(masks_of(count, len(rows)))
     whole = [max(1, weight + data.draw(st.integers(0, 1000))) for _, weight in rows]  # before they were clipped
     sums, drawn = Sum(count, min_exponent), []
     for (shift, weight), mask in zip(rows, masks, strict=True):
-        chunks = data.draw(chunks_of(codec, count))
+        chunks = data.draw(reference.chunks_of(codec, count))
         drawn.append((chunks, shift, weight, None if mask is None else mask.tolist()))
         sums.add(body_of(codec, chunks), shift, weight, mask)
     totals = [sum(weight for weight, mask in zip(whole, masks, strict=True) if mask is None or mask[place]) for place in range(count)]
@@ -222,12 +199,6 @@ def test_what_does_not_fit_a_sum_is_not_added() -> None:
     assert sums.mean(1).tolist() == [0.0, 0.0]
 
 
-def test_a_row_of_no_weight_adds_nothing() -> None:
-    sums = Sum(2, 0)
-    sums.add(body_of("int8", [(0, [1, 2])]), 0, 0)
-    assert sums.mean(5).tolist() == [0.0, 0.0]
-
-
 def test_a_weight_or_a_min_exponent_out_of_range_gives_no_mean() -> None:
     for total_weight in (0, -1, 2**53):
         with pytest.raises(ValueError, match="weight"):
@@ -249,22 +220,6 @@ def test_a_sum_goes_on_after_its_mean() -> None:
 def test_a_thread_that_flushes_denormals_takes_no_mean() -> None:
     with pytest.raises(OwnFault, match="denormal"):
         Sum(1, 0).mean(1)
-
-
-@given(st.integers(0, MAX_WEIGHT), st.integers(0, 2**80), st.integers(0, 2**80))
-def test_a_clipped_weight_is_the_largest_integer_that_is_not_above_the_exact_one(weight: int, norm_square: int, limit_square: int) -> None:
-    found = clipped_weight(weight, norm_square, limit_square)
-    if norm_square <= limit_square:
-        assert found == weight
-    else:
-        exact_square = Fraction(weight**2 * limit_square, norm_square)
-        assert found**2 <= exact_square < (found + 1) ** 2
-
-
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 6)), min_size=1, max_size=9))
-def test_a_weighted_median_is_the_lower_median_with_each_value_repeated(pairs: list[tuple[int, int]]) -> None:
-    repeated = sorted(value for value, weight in pairs for _ in range(weight))
-    assert weighted_median(pairs) == repeated[(len(repeated) - 1) // 2]
 
 
 @given(

@@ -42,6 +42,14 @@ def refused(ledger: Ledger, entry: bytes, error: type[RemoteFault] = LedgerError
     assert vars(ledger) == vars(before)
 
 
+def not_taken(ledger: Ledger, header: Header, match: str = "", error: type[RemoteFault] = LedgerError) -> None:
+    """Neither as what is handed in for the next round nor as an entry."""
+    with pytest.raises(error) as raised:
+        ledger.listed(header, ledger.round + 1)
+    assert match in str(raised.value)
+    refused(ledger, entry_of(header), error, match)
+
+
 def append(ledger: Ledger, *headers: Header) -> None:
     for entry in map(entry_of, headers):
         ledger.append(entry)

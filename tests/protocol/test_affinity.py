@@ -1,7 +1,7 @@
 """Cohorts by affinity: a pure function of what peers announce, bounded, with nobody left out, and sticky from round to round."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from manta_swarm.protocol.affinity import (
     FAR,
     JOIN_US,
-    MAX_DISTANCES,
     MAX_GROUP,
     NUM_STEPS,
     SAME_HOST,
@@ -313,22 +312,3 @@ def test_a_step_is_kept_once_it_is_found(round_trip_us: int, before: int) -> Non
     assert step is not None
     assert step_of(round_trip_us, step) == step
     assert round_trip_us <= STEPS_US[step] * 1.19 + 1
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: replace(NOWHERE, is_grouped=2),
-        lambda: replace(NOWHERE, host=b"h" * 15),
-        lambda: replace(NOWHERE, site=b"s" * 9),
-        lambda: replace(NOWHERE, distances=((b"t" * 7, 0),)),
-        lambda: replace(NOWHERE, distances=((b"t" * 8, NUM_STEPS),)),
-        lambda: replace(NOWHERE, distances=((b"t" * 8, -1),)),
-        lambda: replace(NOWHERE, distances=((b"t" * 8, 0), (b"t" * 8, 1))),
-        lambda: replace(NOWHERE, distances=((b"u" * 8, 0), (b"t" * 8, 1))),
-        lambda: replace(NOWHERE, distances=tuple((bytes([tag]) * 8, 0) for tag in range(MAX_DISTANCES + 1))),
-    ],
-)
-def test_what_is_no_position_is_refused(make: Callable[[], Position]) -> None:
-    with pytest.raises(ValueError, match=r"a position|a distance"):
-        make()

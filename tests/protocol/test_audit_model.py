@@ -1,6 +1,5 @@
 """What the model of audits says of its own parameters, each sentence for the usual ones unless it says otherwise."""
 
-import random
 import statistics
 
 import pytest
@@ -54,25 +53,6 @@ def test_whoever_leaves_out_work_is_paid_less_for_the_work_that_it_does(percent:
         parts.append(economy.accounts["faker"].pay_a_trained / one_honest(economy).pay_a_trained)
         assert economy.accounts["faker"].guilty > 0
     assert statistics.mean(parts) < 0.99
-
-
-@pytest.mark.parametrize("part", [0.02, 0.25, 1.0])
-def test_what_a_life_of_leaving_out_work_gains_is_what_many_drawn_lives_gain(part: float) -> None:
-    rules, rng = Rules(audit_percent=5, pending_rounds=90), random.Random(1)
-    gains = []
-    for _ in range(2000):
-        done: list[tuple[bool, bool]] = []  # worked, drawn
-        while not done or done[-1] != (False, True):
-            done.append((rng.random() >= part, rng.random() < 0.05))
-        late = len(done) - 1 - rules.pending_rounds  # what was handed in before is paid when the last one is found
-        paid_for_nothing = sum(not worked for worked, _ in done[: max(0, late)])
-        gains.append(paid_for_nothing - sum(worked and not drawn for worked, drawn in done[max(0, late) : -1]))
-    error = statistics.stdev(gains) / len(gains) ** 0.5
-    assert abs(statistics.mean(gains) - gain(rules, part)) < 5 * error + 0.5
-
-
-def test_no_part_of_the_work_is_worth_leaving_out() -> None:
-    assert max(gain(Rules(), part / 100) for part in range(1, 101)) < 0.1
 
 
 def test_pay_that_is_final_too_soon_makes_lying_pay() -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from fractions import Fraction
 from statistics import median_low
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,19 +71,6 @@ def test_the_next_round_s_time_is_that_of_rational_arithmetic(
 )
 def test_the_next_round_s_time_by_hand(open_ms: int, counted: int, durations: list[int], expected: int) -> None:
     assert next_open_ms(EXCHANGE, open_ms, counted, durations) == expected
-
-
-@given(st.integers(1, DAY_MS), st.integers(1, 2**50), microbatches_ms, st.randoms(use_true_random=False))
-def test_the_order_of_the_claims_does_not_matter(open_ms: int, counted: int, durations: list[int], chance: Any) -> None:
-    turned = durations.copy()
-    chance.shuffle(turned)
-    assert next_open_ms(WIDE, open_ms, counted, durations) == next_open_ms(WIDE, open_ms, counted, turned)
-
-
-@given(st.integers(1, DAY_MS), st.integers(1, 2**50), st.integers(1, 2**50), microbatches_ms)
-def test_a_round_of_more_samples_is_not_followed_by_a_longer_one(open_ms: int, fewer: int, more: int, durations: list[int]) -> None:
-    fewer, more = sorted((fewer, more))
-    assert next_open_ms(WIDE, open_ms, more, durations) <= next_open_ms(WIDE, open_ms, fewer, durations)
 
 
 @given(st.integers(1_000, 1_000_000), st.integers(1, 5_000))

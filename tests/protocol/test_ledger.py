@@ -266,14 +266,6 @@ def test_what_is_too_old_or_sorted_away_in_the_round_after_the_next_is_not_liste
         ledger.listed(new, 7)
 
 
-def test_nothing_is_listed_for_a_round_after_the_last() -> None:
-    ledger = ledger_of(num_rounds=1)
-    header = header_of(ledger, PEERS[0])
-    ledger.listed(header, 1)
-    with pytest.raises(LedgerError, match="no round left"):
-        ledger.listed(header, 2)
-
-
 def test_what_was_listed_is_not_verified_again_as_an_entry_nor_in_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     verified, signed = Verified(), SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
     ledger, other = (Ledger(signed, FixedTrainingSpec(), verified) for _ in range(2))

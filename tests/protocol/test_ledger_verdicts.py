@@ -180,11 +180,3 @@ def test_a_ledger_that_follows_goes_the_same_way() -> None:
     assert seen(ledger) == seen(follower)
     assert follower.settled
     assert follower.reputation == ledger.reputation
-
-
-def test_a_copy_goes_another_way() -> None:
-    ledger = ended()
-    other = ledger.copy()
-    settle(other)
-    assert not ledger.settled
-    assert ledger.reputation.unpaid

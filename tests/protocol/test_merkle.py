@@ -3,7 +3,6 @@
 import hashlib
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -273,16 +272,6 @@ def test_a_damaged_consistency_proof_is_refused(place: tuple[int, int], data: st
         verify_consistency(old, new, proof, old_root, flip(data.draw, new_root))
 
 
-@given(st.integers(2, 120), st.data())
-def test_a_rewritten_history_has_no_consistency_proof(new: int, data: st.DataObject) -> None:
-    old = data.draw(st.integers(1, new - 1))
-    place = data.draw(st.integers(0, old - 1))
-    leaves = leaves_of(new)
-    rewritten = [*leaves[:place], leaf_hash(b"another"), *leaves[place + 1 :]]
-    with pytest.raises(ProofError):
-        verify_consistency(old, new, consistency_proof(rewritten, old), mth(leaves[:old]), mth(rewritten))
-
-
 LEAF = leaf_hash(b"")
 MALFORMED_INCLUSION = [
     (LEAF[:31], 0, 1, [], LEAF),
@@ -352,11 +341,6 @@ def test_malformed_consistency_arguments_are_proof_errors(arguments: tuple[Any, 
         verify_consistency(*arguments)
 
 
-def test_the_empty_tree_is_a_prefix_of_every_tree() -> None:
-    verify_consistency(0, 0, [], NOTHING, NOTHING)
-    verify_consistency(0, 3, [], NOTHING, mth(leaves_of(3)))
-
-
 def test_a_leaf_is_never_taken_for_an_inner_node() -> None:
     left, right = leaves_of(2)
     forged = leaf_hash(left + right)  # an entry whose bytes are two hashes
@@ -422,16 +406,6 @@ def test_a_missing_doubled_or_foreign_node_is_a_storage_error(size: int, data: s
     for wrong in spoilt:
         with pytest.raises(StorageError):
             Tree.load(wrong)
-
-
-def test_the_roots_of_a_growing_tree_are_all_consistent() -> None:
-    tree = Tree()
-    heads = [(0, tree.root())]
-    for leaf in leaves_of(70):
-        tree.append(leaf)
-        heads.append((tree.size, tree.root()))
-    for (old, old_root), (new, new_root) in pairwise(heads):
-        verify_consistency(old, new, tree.consistency_proof(old, new), old_root, new_root)
 
 
 def test_a_frontier_has_the_root_of_every_tree_that_grows_beside_it() -> None:

@@ -426,8 +426,11 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (POSITION, {"host": SHORT}),
     (POSITION, {"site": SHORT}),
     (POSITION, {"distances": ((b"t" * 8, NUM_STEPS),)}),
+    (POSITION, {"distances": ((b"t" * 8, -1),)}),
     (POSITION, {"distances": ((b"t" * 7, 0),)}),
     (POSITION, {"distances": ((b"t" * 8, 0), (b"s" * 8, 0))}),
+    (POSITION, {"distances": ((b"t" * 8, 0), (b"t" * 8, 1))}),
+    (POSITION, {"distances": tuple((bytes([tag]) * 8, 0) for tag in range(MAX_DISTANCES + 1))}),
 ]
 
 

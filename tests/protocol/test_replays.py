@@ -1,11 +1,9 @@
 """What was good once, brought again: to another run with the same keys, to a later round, side by side. Each kind of entry is refused."""
 
-from collections.abc import Callable
-
 import pytest
 
 from manta_swarm.protocol.admission import Admission, AdmissionProof, AdmissionRule, Invitation, role_shown
-from manta_swarm.protocol.errors import EncodingError, RemoteFault
+from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import InclusionPromise, entry_of
 from manta_swarm.protocol.signed import Signed
@@ -52,28 +50,8 @@ def test_no_entry_is_taken_again_in_a_later_round() -> None:
     commit(ledger, [header_of(ledger, ALICE)])
 
 
-def test_no_entry_is_taken_twice_side_by_side() -> None:
-    ledger = run_named("first")
-    for entry in (admission_to(ledger, ALICE), entry_of(header_of(ledger, ALICE))):
-        ledger.append(entry)
-        refused(ledger, entry)
-
-
 def pass_in(run: bytes) -> Signed[AdmissionProof]:
     return Signed.sign(AdmissionProof(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
-
-
-@pytest.mark.parametrize(
-    "shown",
-    [
-        lambda run: role_shown(pass_in(run), sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
-        lambda run: role_shown(pass_in(run), run, BOB.public_key, [OPERATOR.public_key]),
-    ],
-    ids=["in another run", "by another key"],
-)
-def test_an_admission_proof_is_no_use_elsewhere(shown: Callable[[bytes], None]) -> None:
-    with pytest.raises(EncodingError, match="another"):
-        shown(sha256(b"run"))
 
 
 def test_an_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> None:

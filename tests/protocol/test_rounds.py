@@ -62,6 +62,7 @@ def test_a_round_from_the_first_microbatch_to_the_next_state() -> None:
     assert (one.phase, one.samples, one.inclusion_promise) == (Phase.SIGNED, 0, None)
     assert one.signed is not None
     assert (one.signed.header, one.signed.opened, one.signed.samples) == (header, header.contribution.open(), 3 * MICROBATCH)
+    assert (one.signed.claim, one.signed.accepted) == (header.claims[0].digest, None)
     one.promised(inclusion_promise_of(header, 1))
     assert (one.phase, one.inclusion_promise, one.may_work_ahead) == (Phase.PROMISED, inclusion_promise_of(header, 1), False)
     commit = one.committed(ROUNDS[0])
@@ -101,13 +102,6 @@ def test_a_commit_ref_says_what_the_entry_says() -> None:
 def test_a_microbatch_is_started_only_while_working(phase: Phase) -> None:
     with pytest.raises(RuntimeError, match="no microbatch"):
         IN_PHASE[phase]().microbatch_started()
-
-
-def test_a_microbatch_that_failed_counts_nothing() -> None:
-    one = trained()
-    one.microbatch_started()
-    assert not one.microbatch_trained(0)
-    assert (one.phase, one.samples) == (Phase.WORKING, MICROBATCH)
 
 
 def test_several_microbatches_may_be_under_way_and_come_back_in_any_order_and_nothing_is_signed_before() -> None:
@@ -172,13 +166,6 @@ def test_what_is_not_of_exactly_the_microbatches_trained_is_not_signed(header: H
 def test_a_second_contribution_is_not_signed_while_one_waits(make: Callable[[], RoundMachine]) -> None:
     with pytest.raises(RuntimeError, match="waits"):
         make().sign(header_of())
-
-
-def test_nothing_is_signed_while_a_microbatch_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
-    one = trained()
-    one.microbatch_started()
-    with pytest.raises(RuntimeError, match="under way"):
-        one.sign(header_of())
 
 
 # Inclusion promises.
@@ -254,45 +241,25 @@ def test_a_commit_before_any_microbatch_only_moves_on() -> None:
     assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, COMMIT_REFS[2])
 
 
-def test_a_commit_in_mid_microbatch_leaves_the_microbatch_to_be_finished_signed_and_handed_in_aged() -> None:
-    one = trained()
-    one.microbatch_started()
+@pytest.mark.parametrize(("done", "under_way"), [(1, 1), (0, 1), (2, 0)])
+def test_a_commit_leaves_the_work_under_way_to_be_finished_signed_and_handed_in_aged(done: int, under_way: int) -> None:
+    one = trained(done)
+    for _ in range(under_way):
+        one.microbatch_started()
     assert learn(one, 1) == [0]
     assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, START)
-    assert one.microbatch_trained(MICROBATCH)
+    for _ in range(under_way):
+        assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError):
         one.microbatch_started()
-    assert one.sign(header_of(microbatches=2))
+    header = header_of(microbatches=done + under_way)
+    assert one.sign(header)
     assert (one.phase, one.is_overdue, one.round) == (Phase.SIGNED, False, 2)
-    one.promised(inclusion_promise_of(header_of(microbatches=2), 2))
+    one.promised(inclusion_promise_of(header, 2))
     assert one.phase is Phase.BEHIND
     one.caught_up(ROUNDS[0].state)
     assert one.phase is Phase.PROMISED
     assert one.committed(ROUNDS[1]).promised is not None
-
-
-def test_a_commit_in_the_first_microbatch_leaves_it_too() -> None:
-    one = machine()
-    one.microbatch_started()
-    learn(one, 1, 2)
-    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.microbatch_trained(MICROBATCH)
-    assert one.sign(header_of())
-
-
-def test_a_microbatch_that_fails_after_a_commit_leaves_nothing_overdue() -> None:
-    one = machine()
-    one.microbatch_started()
-    learn(one, 1)
-    assert not one.microbatch_trained(0)
-    assert (one.phase, one.is_overdue) == (Phase.BEHIND, False)
-
-
-def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> None:
-    one = trained(2)
-    learn(one, 1)
-    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
-    assert one.sign(header_of(microbatches=2))
 
 
 def test_a_commit_while_nothing_is_promised_leaves_the_contribution_to_be_handed_in_again() -> None:

@@ -50,12 +50,6 @@ def test_the_inclusion_promise_of_a_contribution_that_lists_the_signed_claim_is_
     assert (commit.inclusion_promise, commit.samples_lost, one.phase) == (inclusion_promise_of(together, 1), 0, Phase.BEHIND)
 
 
-def test_what_is_signed_names_its_claim() -> None:
-    one = signed(2)
-    assert one.signed is not None
-    assert (one.signed.claim, one.signed.accepted) == (header_of(microbatches=2).claims[0].digest, None)
-
-
 def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_promise_changes_nothing() -> None:
     together, without = together_of(), header_of(peer=OTHER)
     other_work = together_of(microbatches=2)
@@ -240,21 +234,14 @@ def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
     assert one.phase is Phase.BEHIND
 
 
-def test_work_on_an_old_state_that_the_log_refuses_is_not_begun_again() -> None:
-    one = slow()
-    one.microbatch_started()
-    assert one.microbatch_trained(MICROBATCH)
-    assert one.sign(header_of(COMMIT_REFS[1]))
-    assert one.refused("bad body") == MICROBATCH
-    assert one.phase is Phase.BEHIND
-
-
-def test_work_on_an_old_state_that_is_given_up_is_not_begun_again() -> None:
-    one = slow()
-    one.microbatch_started()
-    assert one.microbatch_trained(MICROBATCH)
-    assert one.discard() == MICROBATCH
-    assert one.phase is Phase.BEHIND
+def test_work_on_an_old_state_that_the_log_refuses_or_that_is_given_up_is_not_begun_again() -> None:
+    for is_signed in (True, False):
+        one = slow()
+        one.microbatch_started()
+        assert one.microbatch_trained(MICROBATCH)
+        assert not is_signed or one.sign(header_of(COMMIT_REFS[1]))
+        assert (one.refused("bad body") if is_signed else one.discard()) == MICROBATCH
+        assert one.phase is Phase.BEHIND
 
 
 def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_its_work() -> None:

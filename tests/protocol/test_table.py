@@ -3,7 +3,6 @@
 from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256 as hashlib_sha256
-from itertools import combinations
 from math import floor, sqrt
 from typing import Any
 
@@ -174,13 +173,6 @@ def test_weights_are_samples_times_nine_tenths_a_commit_the_largest_scaled_to_16
     assert weights(rows) == tuple(max(1, floor(weight / largest * 65_535)) for weight in exact)
 
 
-@given(rows_of_roles)
-def test_weights_are_between_1_and_65535_and_the_largest_is_that(rows: list[Weighing]) -> None:
-    found = weights(rows)
-    assert max(found) == 2**16 - 1
-    assert min(found) >= 1
-
-
 def test_weights_by_hand() -> None:
     assert weights([row(0, samples=16), row(1, samples=16, age=1), row(2, samples=8), row(3, samples=32, age=4)]) == (
         49_942,  # 16 of 32 * 0.6561, the largest
@@ -255,14 +247,6 @@ def test_a_clipped_weight_is_the_largest_that_keeps_the_product_with_the_norm_wi
     assert (found + 1) ** 2 * norm_square > weight**2 * limit
 
 
-@given(st.integers(1, 2**16 - 1), st.integers(0, 2**60), st.integers(0, 2**60), st.integers(0, 2**60))
-def test_a_larger_norm_never_weighs_more_and_a_larger_limit_never_less(weight: int, one: int, other: int, third: int) -> None:
-    smaller, larger = sorted((one, other))
-    assert clipped_weight(weight, larger, third) <= clipped_weight(weight, smaller, third)
-    assert clipped_weight(weight, third, smaller) <= clipped_weight(weight, third, larger)
-    assert clipped_weight(weight, third, larger) <= clipped_weight(weight, third, None)
-
-
 def test_clipping_by_hand() -> None:
     assert clipped_weight(1_000, 100, 100) == 1_000
     assert clipped_weight(1_000, 400, 100) == 500
@@ -321,12 +305,6 @@ def test_the_weighted_median_is_the_middle_of_as_many_values_as_they_weigh(pairs
 def test_the_weighted_median_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no values"):
         weighted_median([])
-
-
-def test_less_than_half_of_the_weight_cannot_move_the_median_out_of_the_others_range() -> None:
-    honest = [(10, 3), (11, 3), (12, 3)]
-    for liars in combinations([(0, 4), (0, 4), (10**9, 4), (10**9, 4)], 2):
-        assert 10 <= weighted_median([*honest, *liars]) <= 12
 
 
 @given(st.integers(0, 2**70), st.integers(-80, 80))
