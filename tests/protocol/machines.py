@@ -1,11 +1,12 @@
 """A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
 
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round
+from manta_swarm.protocol.records import Claim, Header, InclusionPromise, Round
 from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.claim_steps import all_of, means_of, steps_of
+from tests.claim_steps import steps_of
+from tests.contributions import listing
 from tests.runs import FixedTrainingSpec, manifest_of
 
 OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
@@ -36,16 +37,6 @@ def claim_of(
     convener = (founder or peer).public_key
     steps = steps_of((microbatches, 0), base.commit, key)
     return Signed.sign(Claim(run, base.round + 1, base.commit, key, key, convener, "home", steps, (microbatches, 0), root, b"", 10), peer)
-
-
-def listing(claims: list[Signed[Claim]], founder: Identity) -> Header:
-    """What a founder hands in of these claims."""
-    ordered = sorted(claims, key=lambda signed: signed.open().key)
-    first, root = ordered[0].open(), sha256(b"body" + ordered[0].digest)
-    digests = tuple(signed.digest for signed in ordered)
-    counted, steps = all_of(ordered), means_of([signed.open() for signed in ordered])
-    contribution = Contribution(first.run, first.round, first.base, founder.public_key, digests, counted, steps, root, b"")
-    return Header(Signed.sign(contribution, founder), tuple(ordered))
 
 
 def header_of(base: CommitRef = START, microbatches: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:

@@ -191,18 +191,15 @@ class Operator:
         self.keep(kept)
         return "is_kept", kept.ballot, kept.contribution
 
-    def on_ask_accept(self, sender: int, ballot: Ballot, batch: Batch) -> tuple[Any, ...] | None:
+    def on_ask_accept(self, _sender: int, ballot: Ballot, batch: Batch) -> tuple[Any, ...] | None:
         if batch.first > self.size:
             return "ask_entries", self.size
         if root_of((*self.disk.entries[: batch.first], *batch.entries)) != batch.root:
             return None
         try:
             self.remember(self.disk.memory.accepting(ballot, batch, self.size))
-        except (Outdated, NotNext):
-            return None
         except RemoteFault:
             return None
-        del sender
         return "accepted", ballot, accept(RUN, ballot, batch.size, batch.root, self.identity)
 
     def on_decide(self, _sender: int, certificate: Certificate) -> tuple[Any, ...] | None:

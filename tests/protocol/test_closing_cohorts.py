@@ -29,13 +29,6 @@ from tests.protocol.closings import (
 # A cohort's contribution, and those of its members alone.
 
 
-def test_a_cohort_s_contribution_is_one_row() -> None:
-    closing = opened()
-    together = bring(closing, cohort(closing, A, B, C))
-    hand_in(closing, D)
-    assert closing.tick(DEADLINE) == (together, work(D))
-
-
 def test_both_may_be_in_and_the_cohort_s_stands() -> None:
     for is_cohort_first in (False, True):
         closing = opened()
@@ -361,13 +354,6 @@ def test_after_a_crash_what_is_superseded_still_is(order: str) -> None:
     assert (closing.is_good(work(B)), closing.is_good(together)) == (True, True)
     assert header(closing, B, work(B), START) == 7
     assert closing.tick(DEADLINE) == (together,)
-
-
-def test_after_a_crash_that_the_cohort_s_body_did_not_survive_the_member_s_does() -> None:
-    closing = Closing(8)
-    closing.open(7, OPEN_MS, frozenset(), START)
-    restore(closing, B, work(B), 7, START)
-    assert closing.tick(DEADLINE) == (work(B),)
 
 
 # Where local steps are audited.

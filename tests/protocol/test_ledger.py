@@ -135,14 +135,6 @@ def test_a_round_without_contributions_is_refused(ledger: Ledger) -> None:
     refused(ledger, entry_of(round_of(ledger, listed)), match="without contributions")
 
 
-def test_a_round_is_about_all_contributions_before_it(ledger: Ledger) -> None:
-    one, other = in_order(header_of(ledger, peer) for peer in PEERS[:2])
-    append(ledger, one)
-    ready = entry_of(round_of(ledger, [ledger.listed(one, 2)]))
-    append(ledger, other)
-    refused(ledger, ready, match="other contributions")
-
-
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", encode(("contribution", b"\x80")), encode(("verdict", b"")), b"\xff" * 70_000], ids=lambda data: data[:8].hex()
 )
@@ -190,10 +182,10 @@ def test_a_min_exponent_moves_by_one_exponent_at_most(ledger: Ledger, step: int)
     assert [ledger.min_exponent_at(number) for number in range(5)] == [-32, -32, -32 + step, -32 + 2 * step, -32 + 3 * step]
 
 
-def test_digests_of_mean_and_state_and_the_thresholds_are_the_log_s_word(ledger: Ledger) -> None:
-    commit(ledger, [header_of(ledger, PEERS[0])], mean=OTHER, state=OTHER, thresholds=(Threshold(3, 0, 1),))
-    assert ledger.state == OTHER
-    assert ledger.thresholds == (Threshold(3, 0, 1),)
+@pytest.mark.parametrize("open_ms", [100, 60_000])
+def test_digests_thresholds_and_the_time_between_the_manifest_s_bounds_are_the_log_s_word(ledger: Ledger, open_ms: int) -> None:
+    commit(ledger, [header_of(ledger, PEERS[0])], mean=OTHER, state=OTHER, thresholds=(Threshold(3, 0, 1),), open_ms=open_ms)
+    assert (ledger.state, ledger.thresholds, ledger.open_ms) == (OTHER, (Threshold(3, 0, 1),), open_ms)
 
 
 def test_a_writer_opens_the_next_round_for_as_long_as_the_table_gives() -> None:
@@ -211,12 +203,6 @@ def test_a_writer_opens_the_next_round_for_as_long_as_the_table_gives() -> None:
         ],
     )
     assert ledger.open_ms == 2_400  # four microbatches of the median
-
-
-@pytest.mark.parametrize("open_ms", [100, 101, 7_777, 60_000])
-def test_how_long_a_round_is_open_is_the_writer_s_word_between_the_manifest_s_bounds(ledger: Ledger, open_ms: int) -> None:
-    commit(ledger, [header_of(ledger, PEERS[0])], open_ms=open_ms)
-    assert ledger.open_ms == open_ms
 
 
 # What does not happen on the way.

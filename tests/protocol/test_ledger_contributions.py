@@ -48,15 +48,6 @@ def test_a_claim_may_have_just_as_many_samples_as_the_manifest_allows(ledger: Le
     assert listed.counted == 640
 
 
-def test_samples_are_capped_where_they_weigh_and_not_where_they_count(ledger: Ledger) -> None:
-    large, small = (
-        header_of(ledger, peer, microbatches=microbatches, microbatch_ms=ms)
-        for peer, microbatches, ms in ((PEERS[0], (30, 10), 7), (PEERS[1], (1, 1), 9))
-    )
-    found = [ledger.listed(header, 2) for header in (large, small)]
-    assert [(one.weighing.samples, one.counted, one.microbatches_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
-
-
 def test_what_is_listed_says_what_its_contribution_is() -> None:
     ledger = ledger_of(FixedTrainingSpec(roles=3))
     aged = header_of(ledger, PEERS[0], cohort="room-2", body=sha256(b"body"))  # "2" is 50

@@ -16,27 +16,13 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import ledger_of, refused, seen
+from tests.protocol.test_rewards import shares
 from tests.runs import EXCHANGE, FixedTrainingSpec
 
 NUM_ROUNDS, MAX_ROWS, SORTED_AFTER, BIG = 7, 3, 3, (30, 30)
 TRAINING_SPEC = FixedTrainingSpec(sorts=frozenset({SORTED_AFTER}))
 CROWD = PEERS[:5]
 BACKS = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5, 6])  # commits from a claim's base to the last one
-
-
-def shares(weights: dict[bytes, Fraction], pool: int) -> dict[bytes, int]:
-    """Largest remainders, by the book: one unit after the other to whom the most is missing."""
-    total = sum(weights.values())
-    if not total:
-        return {}
-    exact = {key: pool * weight / total for key, weight in weights.items()}
-    paid = {key: int(share) for key, share in exact.items()}
-    missing = {key: exact[key] - paid[key] for key in exact}
-    while sum(paid.values()) < pool:
-        key = min(missing, key=lambda key: (-missing[key], key))
-        paid[key] += 1
-        del missing[key]
-    return paid
 
 
 def worth(microbatches: tuple[int, ...]) -> Fraction:
@@ -69,29 +55,12 @@ def test_credits_are_the_sum_of_each_round_s_shares_and_the_log_replayed_gives_t
     assert seen(replayed) == seen(ledger)
 
 
-def test_credits_by_hand() -> None:
-    ledger = ledger_of()
-    microbatches = [(2, 0), (0, 2), (20, 20)]  # 320, 480, and 640 samples of 12.5 each capped to 80: 1000
-    commit(ledger, [header_of(ledger, peer, microbatches=each) for peer, each in zip(PEERS, microbatches, strict=False)])
-    # 1000 in the ratio 320 : 480 : 1000 is 177.78, 266.67 and 555.56: two more by largest remainder
-    assert ledger.credits() == {PEERS[0].public_key: 178, PEERS[1].public_key: 267, PEERS[2].public_key: 555}
-
-
 def test_work_that_costs_nothing_earns_nothing() -> None:
     ledger = ledger_of(FixedTrainingSpec(prices=(0, 15)))
     commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0)), header_of(ledger, PEERS[1], microbatches=(0, 1))])
     assert ledger.credits() == {PEERS[1].public_key: 1_000}
     commit(ledger, [header_of(ledger, PEERS[0], microbatches=(4, 0))])
     assert ledger.credits() == {PEERS[1].public_key: 1_000}
-
-
-def test_aged_work_earns_in_the_round_that_it_counts_in() -> None:
-    ledger = ledger_of()
-    aged = header_of(ledger, PEERS[0])
-    commit(ledger, [header_of(ledger, PEERS[1])])
-    assert ledger.credits() == {PEERS[1].public_key: 1_000}
-    commit(ledger, [aged, header_of(ledger, PEERS[1])])  # the same work: age lowers the weight in the mean, not what it earns
-    assert ledger.credits() == {PEERS[0].public_key: 500, PEERS[1].public_key: 1_500}
 
 
 @dataclass(frozen=True)

@@ -76,27 +76,9 @@ def test_a_verdict_that_its_auditor_did_not_sign_is_refused() -> None:
     refused(ledger, entry_of(replace(verdict_of(ledger, A), signature=bytes(64))), SignatureError)
 
 
-def test_what_may_still_be_brought_is_not_withheld() -> None:
-    ledger = played(audited_ledger())
-    refused(ledger, entry_of(verdict_of(ledger, A, Outcome.DEMOTED)), match="may still come")
-    played(ledger, 2)  # kept_rounds after the first
-    ledger.append(entry_of(verdict_of(ledger, A, Outcome.DEMOTED, round=1)))
-
-
 def test_no_verdict_stands_in_an_open_run() -> None:
     audited, ledger = played(audited_ledger()), ledger_of()
     refused(ledger, entry_of(Signed.sign(replace(verdict_of(audited, A).open(), run=ledger.run), AUDITOR)), match="no named auditor")
-
-
-def test_a_false_claim_is_not_paid_nor_anything_else_of_its_key() -> None:
-    ledger = played(audited_ledger(proven=(A, B)), 2)
-    go_on(ledger, (A, B), [verdict_of(ledger, A, Outcome.VOID)])
-    assert ledger.reputation.guilty.keys() == {A.public_key}
-    played(ledger, 8, (B,))
-    credits = ledger.credits()
-    assert A.public_key not in credits
-    assert credits[B.public_key]
-    assert [fault.reason for fault in ledger.reputation.account(A.public_key).faults] == ["false"]
 
 
 def ended(**changes: Any) -> Ledger:
@@ -116,13 +98,8 @@ def test_after_the_last_round_verdicts_and_the_settlement_follow_and_all_is_paid
     assert (account.paid, account.pending) == (ledger.reputation.earned[A.public_key], ())
     assert ledger.reputation.earned[B.public_key] + account.paid == 4 * pool
     assert 0 < account.paid < pool
+    assert ledger.credits()[AUDITOR.public_key] == 2 * ledger.manifest.audit_pool
     assert not ledger.reputation.unpaid
-
-
-def test_the_auditor_of_a_settled_run_is_paid_for_what_it_said() -> None:
-    ledger = ended()
-    settle(ledger, [verdict_of(ledger, A, round=1)])
-    assert ledger.credits()[AUDITOR.public_key] == ledger.manifest.audit_pool
 
 
 FALSE: dict[str, tuple[Callable[[Ledger], Settlement], str]] = {

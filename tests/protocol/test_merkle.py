@@ -146,6 +146,13 @@ def leaves_of(count: int) -> list[bytes]:
     return [leaf_hash(number.to_bytes(4, "big")) for number in range(count)]
 
 
+def tree_of(leaves: list[bytes]) -> Tree:
+    tree = Tree()
+    for leaf in leaves:
+        tree.append(leaf)
+    return tree
+
+
 def holds(verify: Callable[..., None], *arguments: Any) -> bool:
     try:
         verify(*arguments)
@@ -178,9 +185,8 @@ def test_consistency_proofs_are_those_of_the_reference_vectors(sizes: tuple[int,
 
 
 def test_every_small_tree_and_proof_is_that_of_the_recursive_definition() -> None:
-    tree, leaves = Tree(), leaves_of(33)
-    for leaf in leaves:
-        tree.append(leaf)
+    leaves = leaves_of(33)
+    tree = tree_of(leaves)
     for size in range(34):
         assert tree.root(size) == mth(leaves[:size])
         for index in range(size):
@@ -370,9 +376,7 @@ def test_a_leaf_is_never_taken_for_an_inner_node() -> None:
     ],
 )
 def test_asking_for_what_the_tree_has_not_is_a_value_error(ask: Callable[[Tree], object]) -> None:
-    tree = Tree()
-    for leaf in leaves_of(5):
-        tree.append(leaf)
+    tree = tree_of(leaves_of(5))
     with pytest.raises(ValueError, match=r"."):
         ask(tree)
     assert tree.root() == mth(leaves_of(5))
@@ -422,9 +426,8 @@ def test_a_frontier_has_the_root_of_every_tree_that_grows_beside_it() -> None:
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_every_range_of_every_tree_has_a_proof_that_fits_no_other(size: int) -> None:
-    leaves, tree = leaves_of(size), Tree()
-    for leaf in leaves:
-        tree.append(leaf)
+    leaves = leaves_of(size)
+    tree = tree_of(leaves)
     for first in range(size):
         for end in range(first + 1, size + 1):
             proof = tree.range_proof(first, end)
@@ -444,9 +447,8 @@ def test_every_range_of_every_tree_has_a_proof_that_fits_no_other(size: int) -> 
 
 @given(st.integers(1, 300), st.data())
 def test_a_range_of_one_leaf_has_the_hashes_of_its_inclusion_proof_and_all_leaves_need_none(size: int, data: st.DataObject) -> None:
-    leaves, tree = leaves_of(size), Tree()
-    for leaf in leaves:
-        tree.append(leaf)
+    leaves = leaves_of(size)
+    tree = tree_of(leaves)
     index, of = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
     assert sorted(tree.range_proof(index, index + 1)) == sorted(tree.inclusion_proof(index))
     assert tree.range_proof(0, size) == []
@@ -461,8 +463,7 @@ def test_a_range_of_one_leaf_has_the_hashes_of_its_inclusion_proof_and_all_leave
 def test_a_range_that_the_tree_has_not_is_a_proof_error(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(ProofError):
         verify_range(*arguments)
-    tree = Tree()
-    tree.append(bytes(32))
+    tree = tree_of([bytes(32)])
     for first, end in ((0, 0), (-1, 1), (0, 2)):
         with pytest.raises(ValueError, match="has no leaves"):
             tree.range_proof(first, end)

@@ -254,25 +254,6 @@ def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
     assert rounds.reputation.earned == {A: 500, B: 50, C: 500, AUDITORS[0]: 50}
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (Verdict(RUN, A, 1, sha256(b"1" + A), (0,), A), "no named auditor"),
-        (Verdict(RUN, AUDITORS[0], 2, sha256(b"1" + A), (0,), AUDITORS[0]), "not audited"),
-        (Verdict(RUN, AUDITORS[0], 1, sha256(b"other"), (0,), AUDITORS[0]), "not audited"),
-        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0, 0), AUDITORS[0]), "other claims"),
-        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0,), A), "may not look"),
-        (Verdict(RUN, AUDITORS[0], 1, sha256(b"1" + A), (0,), NEW), "may not look"),
-    ],
-)
-def test_what_may_not_be_said_is_refused(said: Verdict, why: str) -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A])
-    rounds.turns(1)
-    with pytest.raises(LedgerError, match=why):
-        rounds.reputation.check(said)
-
-
 def test_an_auditor_judges_a_contribution_once_and_none_that_is_paid() -> None:
     rounds = Rounds(rules())
     rounds.turn([A])

@@ -17,15 +17,6 @@ keys = st.sampled_from(KEYS)
 # The founder.
 
 
-def test_the_smallest_key_is_the_founder() -> None:
-    assert choose_founder(KEYS[2], [KEYS[4], KEYS[1]], Silence(), 7) == KEYS[1]
-    assert choose_founder(KEYS[0], [KEYS[4], KEYS[1]], Silence(), 7) == KEYS[0]
-
-
-def test_who_is_alone_is_its_own_founder() -> None:
-    assert choose_founder(KEYS[3], [], Silence(), 1) == KEYS[3]
-
-
 @given(st.sets(keys, min_size=1), st.integers(1, 100))
 def test_all_who_know_each_other_choose_the_same(members: set[PublicKey], round_: int) -> None:
     chosen = {choose_founder(own, members - {own}, Silence(), round_) for own in members}

@@ -322,13 +322,6 @@ def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way(
     assert (one.phase, one.held, one.round) == (Phase.BEHIND, CommitRef.after(rounds[0]), 102)
 
 
-def test_the_state_is_fetched_while_a_contribution_waits() -> None:
-    for one in (signed(), promised(2)):
-        learn(one, 1)
-        one.caught_up(ROUNDS[0].state)
-        assert one.held == COMMIT_REFS[1]
-
-
 # Too old.
 
 

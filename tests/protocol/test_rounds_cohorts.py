@@ -10,6 +10,7 @@ from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase, RoundMachine
 from manta_swarm.protocol.signing import sha256
+from tests.contributions import listing
 from tests.protocol.machines import (
     COMMIT_REFS,
     MANIFEST,
@@ -27,7 +28,6 @@ from tests.protocol.machines import (
     history,
     inclusion_promise_of,
     learn,
-    listing,
     machine,
     promised,
     signed,
@@ -201,28 +201,13 @@ def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
     assert one.sign(header_of(COMMIT_REFS[1]))
 
 
-def test_commits_before_its_first_microbatch_do_not_make_it_fetch_again() -> None:
-    one = slow()
-    learn(one, 3)
-    assert (one.phase, one.is_overdue, one.microbatch_started()) == (Phase.WORKING, False, COMMIT_REFS[1])
-
-
 def test_a_state_too_old_to_work_on_is_left_for_the_newest() -> None:
     one = slow()
     assert learn(one, 3, 4, 5) == [0, 0, 0]
-    assert one.phase is Phase.WORKING
+    assert (one.phase, one.is_overdue) == (Phase.WORKING, False)
     learn(one, 6)
     assert one.phase is Phase.BEHIND
     assert slow(1, 6).phase is Phase.BEHIND
-
-
-def test_a_quick_fetch_is_followed_by_the_next_one() -> None:
-    one = machine()
-    learn(one, 1, 2)
-    one.caught_up(ROUNDS[0].state)
-    assert one.phase is Phase.BEHIND
-    one.caught_up(ROUNDS[1].state)
-    assert one.phase is Phase.WORKING
 
 
 def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
