@@ -9,6 +9,7 @@ import shutil
 import sys
 import tomllib
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,16 +80,21 @@ def _log(folder: Path) -> dict[str, object]:
     manifest = manifest_of(OPERATOR, costs=cost_table(TINY), num_rounds=100)
     with Log.create(folder, SignedManifest.sign(manifest, OPERATOR), OPERATOR) as log:
         for _ in range(ROUNDS):
-            round_ = log.ledger.round + 1
-            microbatches = (1,) * len(log.ledger.training_spec.costs(round_, "here"))
-            headers = [header_of(log.ledger, peer, microbatches=microbatches) for peer in PEERS[:3]]
-            listed = [log.ledger.listed(header, round_) for header in headers]
-            log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
+            commit(log, PEERS[:3])
     (folder / "log.lock").unlink()
     (folder / "identity.key").write_bytes(OPERATOR.to_libp2p())
     found = verify_directory(folder)
     credits_ = {peer_name(key): amount for key, amount in sorted(found.credits.items())}
     return {"run": found.run.hex(), "rounds": found.rounds, "root": found.root.hex(), "credits": credits_}
+
+
+def commit(log: Log, peers: Sequence[Identity]) -> None:
+    """Commit a round of a microbatch of each architecture from each of these."""
+    round_ = log.ledger.round + 1
+    microbatches = (1,) * len(log.ledger.training_spec.costs(round_, "here"))
+    headers = [header_of(log.ledger, peer, microbatches=microbatches) for peer in peers]
+    listed = [log.ledger.listed(header, round_) for header in headers]
+    log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
 
 
 def _peer(folder: Path) -> dict[str, object]:

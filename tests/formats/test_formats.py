@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,10 @@ from manta_swarm.peer.features.private.noise import Account, epsilon_of
 from manta_swarm.peer.store import Kept as SignedWork
 from manta_swarm.peer.store import KeptResiduals, PeerStore
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.versions import PROTOCOL
 from manta_swarm.runtime.disk import load_identity
-from tests.contributions import PEERS, header_of, round_of
+from tests.contributions import PEERS
 from tests.formats import make
 from tests.formats.networks import PACKED, PRESENTED, open_packed, shown
 
@@ -111,11 +111,7 @@ def test_the_log_goes_on_and_loses_no_credit(kept: Kept) -> None:
         pytest.skip("a run goes on with releases of its own protocol version")
     before = verify_directory(kept.folder / "log").credits
     with Log.open(kept.folder / "log", load_identity(kept.folder / "log" / "identity.key")) as log:
-        round_ = log.ledger.round + 1
-        microbatches = (1,) * len(log.ledger.training_spec.costs(round_, "here"))
-        headers = [header_of(log.ledger, peer, microbatches=microbatches) for peer in PEERS[:2]]
-        listed = [log.ledger.listed(header, round_) for header in headers]
-        log.commit([*map(entry_of, headers), entry_of(round_of(log.ledger, listed))])
+        make.commit(log, PEERS[:2])
     after = verify_directory(kept.folder / "log")
     assert after.rounds == kept.expected["rounds"] + 1
     assert all(after.credits[key] >= amount for key, amount in before.items())
@@ -129,9 +125,10 @@ def test_snapshots_and_latency_tables_are_read(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("form", NETWORKS)
-def test_exported_networks_are_read_and_make_what_they_made(kept: Kept, form: str) -> None:
-    network = _network(kept.folder, form)
-    assert shown(network) == pytest.approx(kept.expected["stereo" if form == PACKED else "classifier"], abs=0.002)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_exported_networks_are_read_and_make_what_they_made(version: str, form: str) -> None:
+    network, expected = _network(make.ROOT / version, form), json.loads((make.ROOT / version / "expected.json").read_text())
+    assert shown(network) == pytest.approx(expected["stereo" if form == PACKED else "classifier"], abs=0.002)
     assert (network.description.provenance.round, network.description.test_samples) == (7, 177)
 
 
@@ -174,6 +171,7 @@ def test_the_present_version_has_a_folder_and_writes_what_is_in_it(tmp_path: Pat
     assert read_header(here / "state.safetensors") == read_header(new / "state.safetensors")
 
 
+@cache
 def _network(folder: Path, form: str) -> ExportedNetwork:
     path = folder / "exported" / form
     return open_packed(path) if form == PACKED else open_exported(path)

@@ -1,5 +1,7 @@
 """Operators that agree on a log: simulated with everything that may happen to them, and the cases that chance seldom finds."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,6 @@ from manta_swarm.protocol.signing import sha256
 from tests.protocol.operators_world import IDENTITIES, RUN, World, contribution, root_of, run
 
 KEYS = [identity.public_key for identity in IDENTITIES]
-NOTHING = Promise(0, (), ())
 
 
 def batch_of(*entries: bytes, first: int = 0) -> Batch:
@@ -36,6 +37,15 @@ def batch_of(*entries: bytes, first: int = 0) -> Batch:
 
 def ballot(term: int, place: int = 0) -> Ballot:
     return Ballot(term, KEYS[place])
+
+
+def taking_over(term: int, *known: Sequence[Accepted | Kept]) -> Takeover:
+    """A writer among three operators, some of which promised to listen to it, and told what they accepted and kept."""
+    takeover = Takeover(ballot(term), 3, 2)
+    for key, of_one in zip(KEYS, known, strict=False):
+        accepted, kept = (tuple(each for each in of_one if isinstance(each, kind)) for kind in (Accepted, Kept))
+        takeover.add(key, Promise(0, accepted, kept))  # type: ignore[arg-type]
+    return takeover
 
 
 @settings(max_examples=120)
@@ -64,46 +74,30 @@ def test_a_minority_commits_nothing() -> None:
 
 def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_of_several() -> None:
     older, newer = Accepted(ballot(1), batch_of(b"a")), Accepted(ballot(2), batch_of(b"b"))
-    takeover = Takeover(ballot(9), 3, 2)
-    takeover.add(KEYS[0], Promise(0, (newer,), ()))
-    assert not takeover.is_ready
-    takeover.add(KEYS[1], Promise(0, (older,), ()))
+    assert not taking_over(9, [newer]).is_ready
+    takeover = taking_over(9, [newer], [older])
     assert takeover.is_ready
     assert takeover.to_propose() == newer.batch
 
 
 def test_what_was_accepted_before_a_later_writer_kept_inclusion_promises_is_not_proposed_again() -> None:
     """That writer had a quorum's word that nothing was decided; proposing it now would leave its inclusion promises out of their round."""
-    takeover = Takeover(ballot(3), 3, 2)
-    takeover.add(KEYS[0], Promise(0, (Accepted(ballot(1), batch_of(b"a")),), ()))
-    takeover.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 1, sha256(b"inclusion_promise")),)))
-    assert takeover.to_propose() is None
-    early = Takeover(ballot(3), 3, 2)  # what was kept by the writer of the batch, or one before it, says nothing against it
-    early.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), ()))
-    early.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 2, sha256(b"inclusion_promise")),)))
-    assert early.to_propose() == batch_of(b"a")
-    behind = Takeover(
-        ballot(5), 3, 2
-    )  # nor what was kept by a writer that began after this batch: it was decided, and this one missed that
-    behind.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), (Kept(ballot(3), 1, 2, sha256(b"inclusion_promise")),)))
-    behind.add(KEYS[1], NOTHING)
-    assert behind.to_propose() == batch_of(b"a")
+    batch, digest = batch_of(b"a"), sha256(b"inclusion_promise")
+    assert taking_over(3, [Accepted(ballot(1), batch)], [Kept(ballot(2, 1), 0, 1, digest)]).to_propose() is None
+    # What was kept by the writer of the batch, or one before it, says nothing against it;
+    assert taking_over(3, [Accepted(ballot(2, 1), batch)], [Kept(ballot(2, 1), 0, 2, digest)]).to_propose() == batch
+    # nor what was kept by a writer that began after this batch: it was decided, and this one missed that.
+    assert taking_over(5, [Accepted(ballot(2, 1), batch), Kept(ballot(3), 1, 2, digest)], []).to_propose() == batch
 
 
 def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first() -> None:
     old, new = Kept(ballot(1), 0, 1, contribution(0, 0)), Kept(ballot(2, 1), 0, 1, contribution(0, 1))
-    takeover = Takeover(ballot(3), 3, 2)
-    takeover.add(KEYS[0], Promise(0, (), (old,)))
-    takeover.add(KEYS[1], Promise(0, (), (new,)))
-    assert takeover.kept() == [(new, (KEYS[1],)), (old, (KEYS[0],))]
+    assert taking_over(3, [old], [new]).kept() == [(new, (KEYS[1],)), (old, (KEYS[0],))]
 
 
 def test_a_contribution_that_writers_kept_for_two_rounds_counts_in_that_of_the_newest_ballot() -> None:
     older, newer = Kept(ballot(2), 0, 3, contribution(0, 12)), Kept(ballot(4), 0, 2, contribution(0, 12))
-    takeover = Takeover(ballot(7), 3, 2)
-    takeover.add(KEYS[0], Promise(0, (), (newer,)))
-    takeover.add(KEYS[1], Promise(0, (), (older,)))
-    assert takeover.kept() == [(newer, (KEYS[0],))]
+    assert taking_over(7, [newer], [older]).kept() == [(newer, (KEYS[0],))]
 
 
 def test_a_promise_shuts_out_older_writers_and_one_of_the_same_term_with_a_smaller_key() -> None:
@@ -150,9 +144,9 @@ def test_a_certificate_needs_the_votes_of_different_operators_for_just_that_batc
     again = unpack(Certificate, pack(found), max_bytes=4096)
     assert again == found
     twice = Certificate(found.ballot, found.size, found.root, (votes[0], votes[0], votes[1]))
-    for broken, error in ((twice, ProofError), (found, ProofError)):
-        with pytest.raises(error):
-            broken.check(RUN, KEYS[:2] if broken is found else KEYS, 3)
+    for broken, keys in ((twice, KEYS), (found, KEYS[:2])):
+        with pytest.raises(ProofError):
+            broken.check(RUN, keys, 3)
 
 
 def test_who_signed_a_root_signs_no_other_before_its_log_goes_on_from_it() -> None:

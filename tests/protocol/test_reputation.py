@@ -30,9 +30,13 @@ def rules(named: Sequence[bytes] = AUDITORS[:1], *, proven: Sequence[bytes] = (A
 class Rounds:
     """A run of rounds, in each of which some keys hand in."""
 
-    def __init__(self, of: AuditRules | None) -> None:
+    def __init__(self, of: AuditRules | None, *first: Sequence[bytes], more: int = 0) -> None:
+        """Begin with a round of these contributions, if there are any, and ``more`` rounds after it."""
         self.reputation = Reputation(of, POOLS)
         self.verdicts: list[Verdict] = []
+        if first:
+            self.turn(*first)
+        self.turns(more)
 
     def works(self, *contributions: Sequence[bytes], accounts: dict[bytes, bytes] | None = None) -> tuple[Work, ...]:
         round_ = self.reputation.round + 1
@@ -69,17 +73,14 @@ class Rounds:
 
 
 def test_without_audits_a_round_is_paid_with_its_entry() -> None:
-    rounds = Rounds(None)
-    rounds.turn([A], [B, C])
+    rounds = Rounds(None, [A], [B, C])
     assert rounds.reputation.earned == {A: 333, B: 333, C: 334} or sum(rounds.reputation.earned.values()) == 1000
     assert rounds.reputation.is_proven(NEW)
     assert not rounds.reputation.unpaid
 
 
 def test_a_proven_key_is_paid_once_its_round_is_old_enough_though_nobody_judged_it() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A], [B])
-    rounds.turns(4)
+    rounds = Rounds(rules(), [A], [B], more=4)
     assert not rounds.reputation.credits()
     rounds.turns(1)
     assert rounds.reputation.credits() == {A: 500, B: 500}
@@ -114,8 +115,7 @@ def test_a_claim_pays_the_account_that_it_names() -> None:
 
 
 def test_a_false_vector_makes_its_key_guilty_and_leaves_the_others_what_they_did() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A, B], [C])
+    rounds = Rounds(rules(), [A, B], [C])
     rounds.turn([A], [B], [C])
     rounds.say([A, B], 1, [GOOD, VOID], AUDITORS[0])
     rounds.turns(1)
@@ -128,9 +128,7 @@ def test_a_false_vector_makes_its_key_guilty_and_leaves_the_others_what_they_did
 
 
 def test_what_was_not_brought_is_not_paid_and_its_keys_begin_anew() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A, B], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A, B], [C], more=1)
     with pytest.raises(LedgerError, match="may still come"):
         rounds.say([A, B], 1, [DEMOTED, UNPAID], AUDITORS[0])
     rounds.turns(1)
@@ -145,9 +143,7 @@ def test_what_was_not_brought_is_not_paid_and_its_keys_begin_anew() -> None:
 
 
 def test_a_founder_is_not_paid_as_soon_as_a_vector_that_it_counted_is_found_false() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A, B], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A, B], [C], more=1)
     with pytest.raises(LedgerError, match="may still come"):
         rounds.say([A, B], 1, [UNPAID, GOOD], AUDITORS[0])
     rounds.say([A, B], 1, [UNPAID, VOID], AUDITORS[0])
@@ -159,9 +155,7 @@ def test_a_founder_is_not_paid_as_soon_as_a_vector_that_it_counted_is_found_fals
 
 
 def test_a_demoted_key_is_proven_again_by_good_work() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A])
-    rounds.turns(2)
+    rounds = Rounds(rules(), [A], more=2)
     rounds.say([A], 1, [DEMOTED], AUDITORS[0])
     rounds.turns(1)
     for _ in range(2):
@@ -173,9 +167,7 @@ def test_a_demoted_key_is_proven_again_by_good_work() -> None:
 
 
 def test_good_is_the_word_of_the_one_auditor_drawn() -> None:
-    rounds = Rounds(rules(AUDITORS))
-    rounds.turn([NEW], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(AUDITORS), [NEW], [C], more=1)
     drawn = rounds.auditor([NEW], 1)
     for auditor in AUDITORS:
         if auditor != drawn:
@@ -188,9 +180,7 @@ def test_good_is_the_word_of_the_one_auditor_drawn() -> None:
 
 
 def test_one_liar_of_four_auditors_takes_nothing_from_anybody() -> None:
-    rounds = Rounds(rules(AUDITORS))
-    rounds.turn([A], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(AUDITORS), [A], [C], more=1)
     for auditor in AUDITORS[:2]:
         rounds.say([A], 1, [VOID], auditor)
         rounds.turns(1)
@@ -201,9 +191,7 @@ def test_one_liar_of_four_auditors_takes_nothing_from_anybody() -> None:
 
 
 def test_auditors_that_differ_in_how_much_agree_on_the_least() -> None:
-    rounds = Rounds(rules(AUDITORS))
-    rounds.turn([A], [C])
-    rounds.turns(2)
+    rounds = Rounds(rules(AUDITORS), [A], [C], more=2)
     for auditor, outcome in zip(AUDITORS, (VOID, VOID, UNPAID), strict=False):
         rounds.say([A], 1, [outcome], auditor)
     rounds.turns(1)
@@ -214,9 +202,7 @@ def test_auditors_that_differ_in_how_much_agree_on_the_least() -> None:
 
 
 def test_a_quorum_overrules_the_good_word_of_the_one_auditor_drawn() -> None:
-    rounds = Rounds(rules(AUDITORS))
-    rounds.turn([NEW], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(AUDITORS), [NEW], [C], more=1)
     drawn = rounds.auditor([NEW], 1)
     rounds.say([NEW], 1, [GOOD], drawn)
     rounds.turns(1)
@@ -229,9 +215,7 @@ def test_a_quorum_overrules_the_good_word_of_the_one_auditor_drawn() -> None:
 
 
 def test_what_a_quorum_finds_unpaid_no_longer_counts_as_good_work() -> None:
-    rounds = Rounds(rules(AUDITORS[:3], proven_after=1))
-    rounds.turn([NEW])
-    rounds.turns(2)
+    rounds = Rounds(rules(AUDITORS[:3], proven_after=1), [NEW], more=2)
     drawn = rounds.auditor([NEW], 1)
     rounds.say([NEW], 1, [GOOD], drawn)
     rounds.turns(1)
@@ -245,9 +229,7 @@ def test_what_a_quorum_finds_unpaid_no_longer_counts_as_good_work() -> None:
 
 
 def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A], [C])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A], [C], more=1)
     rounds.say([A], 1, [GOOD], AUDITORS[0], by=B)
     rounds.say([C], 1, [GOOD], AUDITORS[0])
     rounds.turns(4)
@@ -255,9 +237,7 @@ def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
 
 
 def test_an_auditor_judges_a_contribution_once_and_none_that_is_paid() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A], more=1)
     rounds.say([A], 1, [GOOD], AUDITORS[0])
     rounds.turns(1)
     with pytest.raises(LedgerError, match="has judged"):
@@ -268,9 +248,7 @@ def test_an_auditor_judges_a_contribution_once_and_none_that_is_paid() -> None:
 
 
 def test_of_two_verdicts_of_one_auditor_before_one_round_the_first_counts() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A], more=1)
     rounds.say([A], 1, [GOOD], AUDITORS[0])
     rounds.say([A], 1, [VOID], AUDITORS[0])
     rounds.turns(1)
@@ -278,17 +256,14 @@ def test_of_two_verdicts_of_one_auditor_before_one_round_the_first_counts() -> N
 
 
 def test_an_auditor_that_hands_in_is_not_asked_about_its_own_work() -> None:
-    rounds = Rounds(rules(AUDITORS[:2], proven=(A, AUDITORS[0])))
-    rounds.turn([AUDITORS[0]])
-    rounds.turns(1)
+    rounds = Rounds(rules(AUDITORS[:2], proven=(A, AUDITORS[0])), [AUDITORS[0]], more=1)
     assert rounds.auditor([AUDITORS[0]], 1) == AUDITORS[1]
     with pytest.raises(LedgerError, match="may not look"):
         rounds.say([AUDITORS[0]], 1, [GOOD], AUDITORS[0])
 
 
 def test_the_settlement_pays_what_is_pending_by_the_verdicts_that_are_there() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A], [NEW])
+    rounds = Rounds(rules(), [A], [NEW])
     rounds.turn([A], [B])
     rounds.say([NEW], 1, [GOOD], AUDITORS[0])
     rounds.reputation.settle(rounds.verdicts)
@@ -297,9 +272,7 @@ def test_the_settlement_pays_what_is_pending_by_the_verdicts_that_are_there() ->
 
 
 def test_what_a_round_paid_is_told_with_the_entry_that_paid_it_and_its_audits_as_they_stood() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A], [B])
-    rounds.turns(2)
+    rounds = Rounds(rules(), [A], [B], more=2)
     rounds.say([B], 1, [VOID], AUDITORS[0])
     rounds.turns(3)
     (paid,) = rounds.reputation.paid_now
@@ -312,9 +285,7 @@ def test_what_a_round_paid_is_told_with_the_entry_that_paid_it_and_its_audits_as
 
 
 def test_a_copy_goes_its_own_way() -> None:
-    rounds = Rounds(rules())
-    rounds.turn([A])
-    rounds.turns(1)
+    rounds = Rounds(rules(), [A], more=1)
     before = rounds.reputation.copy()
     rounds.say([A], 1, [VOID], AUDITORS[0])
     rounds.turns(1)
