@@ -90,39 +90,27 @@ by_round_trips = crowd_of(st.builds(lambda number, steps: placed(number, steps=s
 
 
 @given(crowds, st.randoms(use_true_random=False))
-def test_the_order_in_which_announcements_come_changes_nothing(peers: list[Placed], random: Any) -> None:
-    shuffled = list(peers)
+def test_what_is_found_depends_on_no_order_and_is_found_again_once_all_have_announced_it(peers: list[Placed], random: Any) -> None:
+    names, shuffled = cohorts(peers), list(peers)
     random.shuffle(shuffled)
-    assert cohorts(shuffled) == cohorts(peers)
+    assert cohorts(shuffled) == cohorts(under(peers, names)) == names
 
 
 @given(crowds)
-def test_everybody_is_in_one_cohort_that_is_bounded_and_all_near_to_each_other(peers: list[Placed]) -> None:
-    names = cohorts(peers)
-    assert names.keys() == {peer.key for peer in peers}
+def test_everybody_is_in_one_bounded_cohort_of_near_peers_and_nobody_alone_beside_somebody_alone_or_with_room(peers: list[Placed]) -> None:
+    names, by_key = cohorts(peers), {peer.key: peer for peer in peers}
+    assert names.keys() == by_key.keys()
     assert not peers or max(sizes(names)) <= MAX_GROUP <= MAX_COHORT
     for one, other in combinations(peers, 2):
         if names[one.key] == names[other.key]:
             assert distance_us(one, other) <= STAY_US
     for name in names.values():
         check_name(name, "cohort")
-
-
-@given(crowds)
-def test_nobody_is_alone_beside_somebody_near_who_is_alone_or_has_room(peers: list[Placed]) -> None:
-    names = cohorts(peers)
-    by_key = {peer.key: peer for peer in peers}
     found = parts(names)
     for (lone,) in [part for part in found if len(part) == 1]:
         for part in found - {frozenset({lone})}:
             near = all(distance_us(by_key[lone], by_key[key]) <= JOIN_US for key in part)
             assert not near or len(part) == MAX_GROUP
-
-
-@given(crowds)
-def test_what_was_found_is_found_again_once_all_have_announced_it(peers: list[Placed]) -> None:
-    names = cohorts(peers)
-    assert cohorts(under(peers, names)) == names
 
 
 @given(crowds, st.sets(st.integers(0, 23)))

@@ -63,12 +63,6 @@ def test_steps_share_the_time_that_is_left_evenly() -> None:
     assert microbatches_of_steps(pace, 1_000.0, 100, steps=10) == [1] * 10
 
 
-def test_every_step_has_a_microbatch_though_there_is_no_time_for_it() -> None:
-    pace = pace_of(left_ms=1_000, microbatches_ms=[100], hand_ins_ms=[150])
-    assert microbatches_of_steps(pace, 1_000.0, 100, steps=20) == [1] * 20
-    assert microbatches_of_steps(pace, 9_000.0, 100, steps=4) == [1] * 4
-
-
 def test_in_a_cohort_a_step_ends_when_the_founder_says_and_never_after_the_work() -> None:
     pace = pace_of(left_ms=1_000, microbatches_ms=[100], hand_ins_ms=[150])  # work ends at 1700
 

@@ -71,13 +71,6 @@ def test_another_operator_s_log_is_refused() -> None:
         open_round_receipt(receipt_of(2), Operators(sha256(b"another run"), (OPERATOR.public_key,), 1))
 
 
-def test_a_head_that_names_another_log_is_refused() -> None:
-    name = origin(RUN)
-    head = TreeHead("manta/another/log", len(ENTRIES), root(LEAVES))
-    with pytest.raises(ProofError, match="another log"):
-        open_round_receipt(replace(receipt_of(2), tree_head=sign_tree_head(head, name, OPERATOR)), OPERATORS)
-
-
 def test_a_proof_of_something_else_is_refused() -> None:
     good = receipt_of(5)
     for changed in (

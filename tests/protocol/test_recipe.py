@@ -2,7 +2,6 @@
 
 import pytest
 
-from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.manifest import MAX_PERCENT, Recipe
 
 
@@ -32,8 +31,3 @@ def test_percentages_out_of_range_are_refused(values: tuple[int, int, int]) -> N
 def test_what_decays_is_one_of_two() -> None:
     with pytest.raises(ValueError, match="matrices"):
         Recipe(decay="biases")
-
-
-def test_it_travels() -> None:
-    recipe = Recipe(100, 0, 30, "all")
-    assert unpack(Recipe, pack(recipe), max_bytes=100) == recipe

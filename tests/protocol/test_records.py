@@ -44,7 +44,6 @@ from manta_swarm.protocol.records import (
     Round,
     StepMean,
     Threshold,
-    commit_digest,
     entry_of,
     open_entry,
 )
@@ -210,21 +209,8 @@ def test_whatever_is_in_range_comes_back_and_fits_an_entry(record: Any) -> None:
     assert pack(unpack(form_of(record), data, max_bytes=MAX_PAYLOAD_BYTES)) == data
 
 
-@given(claims, contributions, committed)
-def test_entries_open_as_what_they_are(claim: Claim, contribution: Contribution, round_: Round) -> None:
-    header = Header(Signed(Contribution, pack(contribution), bytes(64)), (Signed(Claim, pack(claim), bytes(64)),))
-    for record in (header, round_):
-        assert open_entry(entry_of(record)) == record
-    assert commit_digest(entry_of(round_)) == sha256(entry_of(round_))
-
-
 def test_the_largest_announcement_fits() -> None:
     assert unpack(Announcement, pack(LARGEST_ANNOUNCEMENT), max_bytes=MAX_ANNOUNCEMENT_BYTES) == LARGEST_ANNOUNCEMENT
-
-
-def test_a_claim_counts_its_microbatches_over_all_architectures() -> None:
-    assert CLAIM.microbatches == 3
-    assert LARGEST_CLAIM.microbatches == MAX_MICROBATCHES * MAX_ARCHITECTURES
 
 
 # What is refused.

@@ -67,13 +67,6 @@ def test_one_that_nobody_used_yet_can_be_taken_back_by_another_operator_too() ->
     refused(ledger, admission(invitation(ledger), ALICE), match="took the invitation back")
 
 
-def test_a_guest_can_be_taken_back() -> None:
-    ledger = invited_run()
-    ledger.append(admission(invitation(ledger, role="guest"), ALICE))
-    ledger.append(of_peer(ledger, ALICE))
-    assert ALICE.public_key not in ledger.admitted
-
-
 def test_only_an_operator_takes_back_and_only_what_there_is() -> None:
     ledger = invited_run()
     ledger.append(admission(invitation(ledger), ALICE))

@@ -18,6 +18,7 @@ from manta_swarm.protocol.records import (
     ClaimStep,
     Contribution,
     Header,
+    commit_digest,
     entry_of,
     open_entry,
 )
@@ -153,6 +154,7 @@ def test_a_round_s_entry_is_short() -> None:
     assert len(entry_of(ROUND)) < 330
     assert len(entry_of(LARGEST_ROUND)) < 430
     assert open_entry(entry_of(LARGEST_ROUND)) == LARGEST_ROUND
+    assert commit_digest(entry_of(ROUND)) == sha256(entry_of(ROUND))
 
 
 def test_a_longer_payload_than_there_may_be_is_refused() -> None:

@@ -61,17 +61,6 @@ def test_another_signature_of_the_same_payload_is_verified_for_itself(checks: li
     assert checks == ["claim"] * 5
 
 
-def test_what_did_not_hold_is_checked_again(checks: list[str]) -> None:
-    verified = Verified()
-    forged = replace(contribution_of(1), signature=bytes(64))
-    for _ in range(3):
-        with pytest.raises(SignatureError):
-            verified.contribution(forged)
-    assert checks == ["contribution"] * 3
-    with pytest.raises(EncodingError):
-        verified.claim(Signed(Claim, b"no claim", bytes(64)))
-
-
 def test_a_remembered_claim_is_no_contribution_and_the_other_way_round() -> None:
     verified = Verified()
     claim, contribution = claim_of(1), contribution_of(1)
