@@ -145,11 +145,6 @@ def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[Chunk]:
     return [(draw(st.one_of(st.integers(0, last), st.just(last - 7))) if is_large else 0, integers)]
 
 
-def mean(rows: Sequence[tuple[list[Chunk], int, int]], total_weight: int, min_exponent: int) -> list[np.float32]:
-    """The mean of (chunks, shift, weight); its sums are in units of 2^min_exponent."""
-    return masked_mean([(*row, None) for row in rows], [total_weight] * sum(len(integers) for _, integers in rows[0][0]), min_exponent)
-
-
 def masked_mean(
     rows: Sequence[tuple[list[Chunk], int, int, Sequence[bool] | None]], total_weights: Sequence[int], min_exponent: int
 ) -> list[np.float32]:

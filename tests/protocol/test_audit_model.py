@@ -38,11 +38,15 @@ def one_honest(economy: Economy) -> Account:
     return economy.accounts["honest-0"]
 
 
-def test_those_who_work_share_the_pool_alike() -> None:
-    economy = play()
-    one_honest(economy)
-    assert [account.pay for account in economy.accounts.values()] == pytest.approx([ROUNDS / HONEST] * HONEST)
-    assert economy.audited / economy.handed_in < 0.1
+@pytest.fixture(scope="module")
+def alone() -> Economy:
+    return play()
+
+
+def test_those_who_work_share_the_pool_alike(alone: Economy) -> None:
+    one_honest(alone)
+    assert [account.pay for account in alone.accounts.values()] == pytest.approx([ROUNDS / HONEST] * HONEST)
+    assert alone.audited / alone.handed_in < 0.1
 
 
 @pytest.mark.parametrize("percent", [5, 25, 100])
@@ -61,21 +65,21 @@ def test_pay_that_is_final_too_soon_makes_lying_pay() -> None:
 
 
 @pytest.mark.parametrize("free", [free_keys("free", 100), free_keys("free", 2, claims=32)], ids=["100 alone", "2 of 32"])
-def test_free_keys_take_no_pay_and_at_most_a_fifth_of_the_weight(free: Actor) -> None:
-    economy, alone = play(free), play()
+def test_free_keys_take_no_pay_and_at_most_a_fifth_of_the_weight(free: Actor, alone: Economy) -> None:
+    economy = play(free)
     assert economy.accounts["free"].pay == 0
     assert economy.accounts["free"].weight / ROUNDS <= 0.2 + 1e-9
     assert one_honest(economy).pay > 0.9 * one_honest(alone).pay
     assert economy.unjudged == 0
 
 
-def test_a_newcomer_is_proven_beside_a_hundred_free_keys_since_half_of_the_draws_are_for_those_that_were_good_before() -> None:
-    economy = play(free_keys("free", 100), honest("newcomer", proven=False))
-    proven = economy.accounts["newcomer"].first_proven
-    assert proven is not None
-    assert proven < ROUNDS // 2
-    without = play(free_keys("free", 100), honest("newcomer", proven=False), rules=Rules(known_percent=0))
-    assert without.accounts["newcomer"].first_proven is None
+@pytest.mark.parametrize(("known_percent", "is_proven"), [(Rules().known_percent, True), (0, False)])
+def test_a_newcomer_is_proven_beside_a_hundred_free_keys_since_half_of_the_draws_are_for_those_that_were_good_before(
+    known_percent: float, is_proven: bool
+) -> None:
+    rules = Rules(known_percent=known_percent)
+    economy = play(free_keys("free", 100), honest("newcomer", proven=False), rules=rules, rounds=ROUNDS // 2)
+    assert (economy.accounts["newcomer"].first_proven is not None) == is_proven
 
 
 def test_a_newcomer_is_proven_after_so_many_good_contributions() -> None:

@@ -29,6 +29,12 @@ def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", microbat
     return answer
 
 
+def refused_back(leases: Leases, key: bytes, now_ms: float, *, base: bytes = BASE, name: bytes = NAME) -> str:
+    answer = leases.back(key, base, name, now_ms)
+    assert isinstance(answer, No)
+    return answer.reason
+
+
 def key_of(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
@@ -92,9 +98,7 @@ def test_what_comes_back_twice_is_known_by_its_bytes_and_something_else_is_refus
     lease = ask(leases)
     assert leases.take(lease, NAME, 1_000)
     assert leases.back(KEY, BASE, NAME, 1_000) is lease
-    other = leases.back(KEY, BASE, b"m" * 32, 1_000)
-    assert isinstance(other, No)
-    assert "came back before, as something else" in other.reason
+    assert "came back before, as something else" in refused_back(leases, KEY, 1_000, name=b"m" * 32)
     assert not leases.take(lease, b"m" * 32, 1_000)
 
 
@@ -104,14 +108,12 @@ def test_what_comes_back_late_is_taken_while_there_is_a_place_for_it() -> None:
     after_ms = first.until_ms + 1
     assert leases.back(first.key, BASE, NAME, after_ms) is first
     third = ask(leases, key_of(3), now_ms=after_ms)
-    late = leases.back(first.key, BASE, NAME, after_ms)
-    assert isinstance(late, No)
-    assert late.reason == "too late: the lease has expired, and its place is another's"
+    assert refused_back(leases, first.key, after_ms) == "too late: the lease has expired, and its place is another's"
     assert not leases.take(first, NAME, after_ms)
     after_ms = third.until_ms + 1
     assert leases.take(first, NAME, after_ms)
     assert leases.back(first.key, BASE, NAME, after_ms) is first
-    assert "too late" in getattr(leases.back(third.key, BASE, NAME, after_ms), "reason", "")
+    assert "too late" in refused_back(leases, third.key, after_ms)
     assert leases.back(second.key, BASE, NAME, after_ms) is second
 
 
@@ -149,23 +151,16 @@ def test_work_that_goes_on_has_no_more_places_than_before() -> None:
     assert leases.take(first, NAME, 10_001)  # both are over: it came first
     leases.go_on(now_ms=11_000, due_ms=18_000, next_ms=20_000)
     assert leases.out(11_000) == frozenset()
-    assert isinstance(leases.back(second.key, BASE, NAME, 11_000), No)
+    refused_back(leases, second.key, 11_000)
 
 
 def test_what_comes_back_for_another_base_or_without_a_lease_is_refused() -> None:
     leases = opened()
     lease = ask(leases, microbatch_ms=1_000)
-    for key, base, now_ms, reason in (
-        (OTHER, BASE, 10.0, "no lease that this gateway knows"),
-        (KEY, NEXT, 10.0, "no lease that this gateway knows"),
-    ):
-        answer = leases.back(key, base, NAME, now_ms)
-        assert isinstance(answer, No)
-        assert reason in answer.reason
+    for key, base in ((OTHER, BASE), (KEY, NEXT)):
+        assert "no lease that this gateway knows" in refused_back(leases, key, 10, base=base)
     leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_microbatches=10)
-    late = leases.back(KEY, BASE, NAME, 70_001)
-    assert isinstance(late, No)
-    assert "too late: the gateway works on a newer base" in late.reason
+    assert "too late: the gateway works on a newer base" in refused_back(leases, KEY, 70_001)
     assert not leases.take(lease, NAME, 1_000)
 
 

@@ -63,7 +63,7 @@ def test_verdicts_are_sorted_and_none_stands_twice() -> None:
     ],
 )
 def test_a_verdict_is_a_named_auditor_s_on_a_contribution_that_was_drawn(changes: dict[str, Any], match: str) -> None:
-    ledger = played(audited_ledger())
+    ledger = played(audited_ledger(proven=(A,)))
     signer = PEERS[5] if "auditor" in changes else AUDITOR
     verdict = Signed.sign(replace(verdict_of(ledger, A).open(), **changes), signer)
     with pytest.raises(LedgerError, match=match):

@@ -29,7 +29,6 @@ def test_who_lost_its_disk_takes_part_again_and_is_as_good_as_any_other() -> Non
 
 
 def test_a_simulation_in_which_it_took_part_at_once_sees_what_that_breaks() -> None:
-    broken = 0
     for seed in range(10):
         world = World(seed, n=3, quorum=2, crash=0.0, loss=0.02, loses_disks=True)
         world.takes_part = lambda *_: True
@@ -37,8 +36,8 @@ def test_a_simulation_in_which_it_took_part_at_once_sees_what_that_breaks() -> N
             for _ in range(3000):
                 world.act()
         except AssertionError:
-            broken += 1
-    assert broken
+            return
+    pytest.fail("nothing broke")
 
 
 def test_all_others_are_heard_the_log_is_longer_and_nothing_kept_is_left() -> None:

@@ -23,12 +23,15 @@ def test_all_who_know_each_other_choose_the_same(members: set[PublicKey], round_
     assert chosen == {min(members)}
 
 
-def test_who_was_silent_is_passed_over_for_eight_rounds_and_is_not_forgotten_for_good() -> None:
+def test_who_was_silent_is_passed_over_for_eight_rounds_and_forgiven_once_it_speaks() -> None:
     silence = Silence()
     silence.note(KEYS[0], 10)
     passed_over = [round_ for round_ in range(10, 30) if choose_founder(KEYS[2], KEYS[:2], silence, round_) != KEYS[0]]
     assert passed_over == list(range(10, 10 + SILENT_ROUNDS + 1))
     assert SILENT_ROUNDS == 8
+    silence.note(KEYS[0], 10)
+    silence.forgive(KEYS[0])
+    assert choose_founder(KEYS[2], KEYS[:2], silence, 11) == KEYS[0]
 
 
 def test_who_is_late_again_and_again_is_passed_over_for_longer_and_longer() -> None:
