@@ -41,11 +41,6 @@ def turned(closing: Closing, round: int) -> None:
     closing.open(round, OPEN_MS, frozenset(table), START)
 
 
-def test_peers_behind_one_address_have_all_places_while_nobody_else_asks() -> None:
-    closing = opened()
-    assert [asks(closing, number, HERE) for number in range(ROWS + 1)] == [True] * ROWS + [False]
-
-
 def test_who_is_elsewhere_finds_places_however_many_keys_an_address_has() -> None:
     closing = opened()
     assert all(asks(closing, number, HERE) for number in range(ROWS))

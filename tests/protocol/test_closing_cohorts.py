@@ -247,14 +247,6 @@ def test_a_founder_back_after_the_deadline_does_not_push_out_what_its_members_ar
     assert closing.tick(DEADLINE + 2) == (together, work(D)) if A < D else (work(D), together)
 
 
-def test_a_founder_with_newer_work_takes_the_place_of_what_it_never_brought() -> None:
-    closing = opened()
-    old = cohort(closing, A, B, base=6)
-    header(closing, A, work(A), START)
-    assert closing.round_of(old) is None
-    header(closing, B, work(B), START, 6)
-
-
 # Who is waited for.
 
 

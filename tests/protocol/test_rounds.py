@@ -235,12 +235,6 @@ def test_what_the_log_refuses_is_lost_and_the_base_may_be_worked_on_again() -> N
 # Commits at every moment.
 
 
-def test_a_commit_before_any_microbatch_only_moves_on() -> None:
-    one = machine()
-    assert learn(one, 1, 2) == [0, 0]
-    assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, COMMIT_REFS[2])
-
-
 @pytest.mark.parametrize(("done", "under_way"), [(1, 1), (0, 1), (2, 0)])
 def test_a_commit_leaves_the_work_under_way_to_be_finished_signed_and_handed_in_aged(done: int, under_way: int) -> None:
     one = trained(done)

@@ -108,15 +108,6 @@ def test_only_what_a_peer_hands_in_alone_is_signed_or_restored(header: Header) -
         machine().restore(header)
 
 
-def test_after_a_restart_the_cohort_s_contribution_is_asked_for_by_the_claim() -> None:
-    one, together = machine(), together_of()
-    one.restore(header_of())
-    one.accepted(together.contribution, inclusion_promise_of(together, 1))
-    assert one.phase is Phase.PROMISED
-    one.committed(ROUNDS[0])
-    assert one.phase is Phase.BEHIND
-
-
 def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
     one = machine(COMMIT_REFS[1])
     one.restore(header_of(COMMIT_REFS[2]))  # the state of round 2 was lost with the machine
