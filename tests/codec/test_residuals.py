@@ -220,7 +220,8 @@ def hand_in(cohort: list[Member], learnt: list[Floats], mask: np.ndarray | None,
     if is_listed:
         for member in cohort:
             member.residual = left
-        assert np.array_equal(weighted(cohort, [left] * len(cohort)), before - weighted(cohort, [decoded] * len(cohort)))
+    remains = before - weighted(cohort, [decoded] * len(cohort)) if is_listed else had
+    assert np.array_equal(weighted(cohort, [member.residual for member in cohort]), remains)
 
 
 @for_all(st.data())
