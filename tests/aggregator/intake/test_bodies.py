@@ -100,18 +100,18 @@ def test_one_sync_covers_all_of_a_round_that_are_stored_together(bodies: Bodies,
     assert len(synced) == 4  # two files, and the directory for the new one's name
 
 
-@pytest.mark.parametrize("mend", [False, True])
-def test_a_tail_torn_off_at_any_byte_is_left_out_and_more_can_be_stored(bodies: Bodies, mend: bool) -> None:
+def test_a_tail_torn_off_at_any_byte_is_left_out_and_more_can_be_stored(bodies: Bodies) -> None:
     whole, end = batches(bodies, [FIRST], [SECOND])
     data = path_of(bodies).read_bytes()
-    for size in range(end + 1):
+    for size in sorted({*range(0, end, 19), whole - 1, whole, whole + 1, end - 1, end}):
         path_of(bodies).write_bytes(data[:size])
         expected = [kept for kept, after in ((FIRST, whole), (SECOND, end)) if size >= after]
-        assert bodies.read(1, mend=mend) == expected
-        assert path_of(bodies).stat().st_size == ((end if size >= end else whole if size >= whole else 0) if mend else size)
-        if mend and size % 50 == 0:
-            bodies.append([(1, THIRD)])
-            assert bodies.read(1) == [*expected, THIRD]
+        assert bodies.read(1) == expected
+        assert path_of(bodies).stat().st_size == size
+        assert bodies.read(1, mend=True) == expected
+        assert path_of(bodies).stat().st_size == (0, whole, end)[len(expected)]
+        bodies.append([(1, THIRD)])
+        assert bodies.read(1) == [*expected, THIRD]
 
 
 def test_a_tail_of_any_bytes_is_left_out(bodies: Bodies) -> None:
@@ -136,7 +136,7 @@ def test_a_flipped_bit_in_what_was_synced_is_damage_and_nothing_is_cut_off(bodie
     data = path_of(bodies).read_bytes()
     head = 16  # a bit there may change where the next contribution begins
     for start, end in ((0, ends[0]), (ends[0], ends[1])):
-        for place in range(start + head, end, 7):
+        for place in range(start + head, end, 29):
             flip(path_of(bodies), place)
             damaged = path_of(bodies).read_bytes()
             with pytest.raises(
@@ -157,10 +157,9 @@ def test_bodies_of_another_size_than_the_runs_are_not_believed(bodies: Bodies) -
 def test_only_the_files_of_the_newest_rounds_stay_and_the_open_rounds_too(bodies: Bodies) -> None:
     bodies.append([(round_, FIRST) for round_ in range(1, 12)])
     (path_of(bodies).parent / "round-of-somebody-else.bodies").touch()
-    bodies.prune(9)
-    assert bodies.rounds() == [6, 7, 8, 9, 10, 11]
-    bodies.prune(9)
-    assert bodies.rounds() == [6, 7, 8, 9, 10, 11]
+    for _ in range(2):
+        bodies.prune(9)
+        assert bodies.rounds() == [6, 7, 8, 9, 10, 11]
     bodies.prune(100)
     assert bodies.rounds() == []
 
@@ -175,12 +174,13 @@ def test_a_full_disk_is_a_storage_error_and_what_was_there_stays(bodies: Bodies)
     assert bodies.read(1) == [FIRST, THIRD]
 
 
-def test_a_sync_that_fails_is_a_storage_error(bodies: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fsync(_file: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+def refused(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+
+def test_a_sync_that_fails_is_a_storage_error(bodies: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
     batches(bodies, [FIRST])
-    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", refused)
     with pytest.raises(StorageError, match=r"round-00000001\.bodies: Input/output error"):
         bodies.append([(1, SECOND)])
     with pytest.raises(StorageError, match="Input/output error"):
@@ -194,16 +194,13 @@ def test_a_directory_that_cannot_be_made_is_the_machines_fault(bodies: Bodies) -
 
 
 def test_a_file_that_cannot_be_read_or_removed_is_a_storage_error(bodies: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unlink(_path: Path, missing_ok: bool = False) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
     bodies.append([(2, FIRST)])
     path_of(bodies).mkdir()
     for operation in (lambda: bodies.read(1), lambda: bodies.append([(1, FIRST)])):
         with pytest.raises(StorageError, match="Is a directory"):
             operation()
-    monkeypatch.setattr(Path, "unlink", unlink)
-    with pytest.raises(StorageError, match="Operation not permitted"):
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(StorageError, match="Input/output error"):
         bodies.prune(9)
 
 

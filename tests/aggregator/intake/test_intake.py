@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.exchange import CHUNK
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.records import InclusionPromise
-from manta_swarm.protocol.signing import PublicKey
-from tests.aggregator.made import Made, made_of
-from tests.aggregator.service import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Play, Service, SlowDisk, says_no
+from manta_swarm.protocol.signing import Identity, PublicKey
+from tests.aggregator.made import made_of
+from tests.aggregator.service import GRACE_MS, NUM_ROUNDS, OPEN_MS, OPERATOR, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import header_of, with_contribution
 from tests.runs import FixedTrainingSpec
 
@@ -40,27 +41,16 @@ def test_header_and_body_make_an_inclusion_promise_and_are_on_the_disk_by_then(p
     play(story)
 
 
-def test_groups_may_come_in_any_order_and_again(play: Play) -> None:
+def test_groups_may_come_in_any_order_and_again_and_the_first_for_a_place_stays(play: Play) -> None:
     async def story(service: Service) -> None:
-        made = service.made(A)
+        made, other = service.made(A), service.made(A, seed=1)
         await service.header(made)
         assert await service.part(made, 1) == b""
-        assert await service.part(made, 1) == b""
+        assert await service.part(made, 1, other.groups[1]) == b""
         inclusion_promise = service.opened(await service.part(made, 0))
         for place in (0, 1):
             assert service.opened(await service.part(made, place)) == inclusion_promise
         assert service.bodies.read(1) == [made.kept]
-
-    play(story)
-
-
-def test_the_first_group_that_comes_for_a_place_stays(play: Play) -> None:
-    async def story(service: Service) -> None:
-        made, other = service.made(A), service.made(A, seed=1)
-        await service.header(made)
-        await service.part(made, 0)
-        await service.part(made, 0, other.groups[0])
-        assert service.opened(await service.part(made, 1)).contribution == made.digest
 
     play(story)
 
@@ -76,17 +66,6 @@ def test_a_header_that_comes_again_is_welcome_and_brings_the_inclusion_promise_o
         assert answer.status == HandIn.HAVE_PROMISE
         assert answer.inclusion_promise[0].open_by(service.ledger.manifest.operators) == inclusion_promise
         assert service.refused(A) == {}
-
-    play(story)
-
-
-def test_a_peers_own_client_gets_its_inclusion_promise(play: Play) -> None:
-    async def story(service: Service) -> None:
-        made = service.made(A)
-        for _ in range(2):  # the second time the answer is in the header's
-            handed = await service.client(A).hand_in(made.header, made.groups)
-            assert handed.status is HandIn.HAVE_PROMISE
-            assert handed.inclusion_promise == InclusionPromise(service.ledger.run, 1, made.digest)
 
     play(story)
 
@@ -146,10 +125,9 @@ def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, i
 
 def test_a_header_in_time_and_a_body_within_the_grace_count_for_whoever_was_in_the_last_table(play: Play) -> None:
     async def story(service: Service) -> None:
-        await service.hand_in(service.made(A))
-        await service.hand_in(service.made(B))
+        await service.hand_in(service.made_together(A, B))
         service.commit()
-        made = [service.made(peer) for peer in (A, B, C)]
+        made = [service.made(peer) for peer in (A, B, C)]  # the members come alone this time
         for one in made:
             assert (await service.header(one)).round == 2
         await service.body(made[0])
@@ -251,6 +229,38 @@ def test_a_finished_run_takes_nothing_and_blames_nobody(play: Play) -> None:
     play(story)
 
 
+# Side by side.
+
+
+def test_a_header_and_its_groups_side_by_side_make_one_contribution_and_one_inclusion_promise(play: Play) -> None:
+    async def story(service: Service) -> None:
+        made = service.made(A)
+        answers = await asyncio.gather(*(service.header(made) for _ in range(4)))
+        assert {answer.status for answer in answers} == {HandIn.SEND_BODY}
+        parts = await asyncio.gather(*(service.part(made, place) for place in (0, 1, 0, 1, 1, 0)))
+        (inclusion_promise,) = {part for part in parts if part}
+        assert service.opened(inclusion_promise).contribution == made.digest
+        assert service.intake.faults.by_reason == {}
+        assert service.commit() == (made.digest,)
+        assert len(service.bodies.read(1)) == 1
+
+    play(story)
+
+
+def test_two_contributions_of_one_key_side_by_side_are_one_row(play: Play) -> None:
+    async def story(service: Service) -> None:
+        first, second, other = service.made(A), service.made(A, seed=1), service.made(B)
+        await asyncio.gather(*map(service.header, (first, second, other)))
+        await asyncio.gather(*(service.part(one, place) for one in (first, second, other) for place in (0, 1)), return_exceptions=True)
+        await service.until(lambda: not service.intake._tasks)
+        closed = service.commit()
+        assert len(closed) == 2
+        assert other.digest in closed
+        assert service.ledger.last_keys == {A.public_key, B.public_key}
+
+    play(story)
+
+
 # What others may not do.
 
 
@@ -267,37 +277,24 @@ def test_only_a_contributions_own_keys_bring_it(play: Play) -> None:
     play(story)
 
 
-def damaged(made: Made, how: str) -> Made:
-    """Return a contribution with a header that does not hold."""
-    header = made.header
-    if how == "signature":
-        payload = with_contribution(header, B).contribution
-        return Made(made.peer, type(header)(payload, header.claims), made.body, made.count)
-    changes: dict[str, dict[str, Any]] = {
-        "another run": {"run": bytes(32)},
-        "another base": {"base": bytes(32)},
-        "a round to come": {"round": 3},
-        "another claim": {"claims": (bytes(32),)},
-    }
-    return Made(made.peer, with_contribution(header, made.peer, **changes[how]), made.body, made.count)
-
-
 @pytest.mark.parametrize(
-    ("how", "says", "reason"),
+    ("signer", "changes", "says", "reason"),
     [
-        ("signature", "signature", "signature"),
-        ("another run", "of another run", "not for this log"),
-        ("another base", "another base", "not for this log"),
-        ("a round to come", "another base", "not for this log"),
-        ("another claim", "other claims", "not for this log"),
+        (B, {}, "signature", "signature"),
+        (A, {"run": bytes(32)}, "of another run", "not for this log"),
+        (A, {"base": bytes(32)}, "another base", "not for this log"),
+        (A, {"claims": (bytes(32),)}, "other claims", "not for this log"),
     ],
 )
-def test_a_header_that_does_not_hold_is_refused_and_counted(play: Play, how: str, says: str, reason: str) -> None:
+def test_a_header_that_does_not_hold_is_refused_and_counted(
+    play: Play, signer: Identity, changes: dict[str, Any], says: str, reason: str
+) -> None:
     async def story(service: Service) -> None:
-        await says_no(service.header(damaged(service.made(A), how)), says)
+        made = service.made(A)
+        await says_no(service.header(replace(made, header=with_contribution(made.header, signer, **changes))), says)
         assert service.refused(A) == {reason: 1}
         assert not service.intake._uploads
-        await service.hand_in(service.made(A))
+        await service.hand_in(made)
 
     play(story)
 
@@ -320,28 +317,12 @@ def test_bytes_of_any_kind_are_refused_and_counted(play: Play) -> None:
     play(story)
 
 
-def wrong_body(service: Service, how: str) -> Made:
-    """Return a contribution of A whose body is not what it has to be."""
-    good = service.made(A)
-    if how == "another root":
-        return Made(A, header_of(service.ledger, A, body=bytes(32)), good.body, NUM_WEIGHTS)
-    chunk = bytes([20 if how == "an exponent out of the window" else 1]) + bytes(2 * CHUNK)  # of zeros
-    data = chunk + good.body[len(chunk) :]
-    root = Blob.of(Made(A, good.header, data, NUM_WEIGHTS).groups).root
-    return Made(A, header_of(service.ledger, A, body=root), data, NUM_WEIGHTS)
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("another root", "does not have the root"),
-        ("an exponent out of the window", "beyond the window"),
-        ("an exponent larger than it needs", "larger than it needs"),
-    ],
-)
-def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, how: str, says: str) -> None:
+@pytest.mark.parametrize(("has_root", "says"), [(False, "does not have the root"), (True, "larger than it needs")])
+def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, has_root: bool, says: str) -> None:
     async def story(service: Service) -> None:
-        made = wrong_body(service, how)
+        good, chunk = service.made(A), bytes([1]) + bytes(2 * CHUNK)  # of zeros, with an exponent
+        bad = replace(good, body=chunk + good.body[len(chunk) :])
+        made = replace(bad, header=header_of(service.ledger, A, body=Blob.of(bad.groups).root if has_root else bytes(32)))
         await service.header(made)
         await service.part(made, 0)
         await says_no(service.part(made, 1), says)
@@ -349,8 +330,8 @@ def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, how: s
         assert not service.intake._uploads
         assert not service.intake._synced
         await says_no(service.part(made, 1), "no header of this body")
-        assert (await service.hand_in(service.made(A, seed=1))).round == 1  # a good one is still welcome
-        assert [kept.header for kept in service.bodies.read(1)] == [service.made(A, seed=1).header]
+        assert (await service.hand_in(good)).round == 1  # which is still welcome
+        assert service.bodies.read(1) == [good.kept]
 
     play(story)
 

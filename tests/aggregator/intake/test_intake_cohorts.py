@@ -10,13 +10,11 @@ from manta_swarm.network.log_client import BodyPart, HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.closing import Stage
 from manta_swarm.protocol.exchange import GROUP_VALUES
-from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.reputation import FALSE, Fault
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.service import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Play, Service, SlowDisk, says_no
 from tests.contributions import claim_of, header_of, listing
-from tests.runs import FixedTrainingSpec
 
 A, B, C, D, E = PEERS[:5]  # in the order of their keys
 
@@ -65,23 +63,6 @@ def test_any_member_may_bring_it_and_nobody_else(play: Play) -> None:
     play(story)
 
 
-def test_every_key_of_the_last_table_is_waited_for(play: Play) -> None:
-    async def story(service: Service) -> None:
-        await service.hand_in(service.made_together(A, B))
-        await service.hand_in(service.made(C))
-        service.commit()
-        member, other, newcomer = service.made(B), service.made(C), service.made(D)  # the member comes alone this time
-        for one in (member, other, newcomer):
-            await service.header(one)
-        await service.body(other)
-        service.clock.now += OPEN_MS + GRACE_MS - 1
-        assert (await service.body(member)).round == 2
-        await says_no(service.part(newcomer, 0), "hand it in again")
-        assert set(service.commit()) == {member.digest, other.digest}
-
-    play(story)
-
-
 # Claims that cannot stand.
 
 
@@ -96,11 +77,7 @@ def together(service: Service, *, microbatches: tuple[int, ...] = (2, 2), **chan
 @pytest.mark.parametrize(
     "changes",
     [
-        {"microbatches": (2, 2, 2)},  # the round asks for two architectures
         {"microbatches": (500, 500)},  # too many samples
-        {"steps": (ClaimStep(0, 1, (), bytes(32)), ClaimStep(2, 3, (), bytes(32)))},
-        {"microbatches": (3, 1), "steps": (ClaimStep(0, 3, (), bytes(32)),)},  # its indices are of other architectures
-        {"residual": sha256(b"out of nothing")},
         {"founder": B.public_key},  # it did not consent
         {"cohort": "there"},
         {"round": 1, "base": bytes(32)},
@@ -110,8 +87,8 @@ def together(service: Service, *, microbatches: tuple[int, ...] = (2, 2), **chan
 def test_a_claim_that_cannot_stand_is_named_and_the_others_are_handed_in_without_it(play: Play, changes: dict[str, Any]) -> None:
     async def story(service: Service) -> None:
         bad, good = together(service, **changes), service.made_together(A, C)
-        assert await blamed(service, bad) == {B.public_key}
-        assert await blamed(service, bad) == {B.public_key}
+        for _ in range(2):
+            assert await blamed(service, bad) == {B.public_key}
         await service.hand_in(good)
         assert service.commit() == (good.digest,)
         assert service.intake.faults.by_reason == {}  # what a member says of its work is not its founder's fault
@@ -335,36 +312,6 @@ def test_a_member_that_hands_in_its_cohorts_body_as_its_own_keeps_nobody_out(pla
     play(story)
 
 
-def test_members_who_learnt_the_same_count_each_alone(play: Play) -> None:
-    async def story(service: Service) -> None:
-        whole = service.made_together(A, B, C)
-        root = whole.header.contribution.open().body
-
-        def alone(peer: Identity) -> Made:
-            header = listing([claim_of(service.ledger, peer, founder=A.public_key)], peer, body=root)
-            return Made(peer, header, whole.body, NUM_WEIGHTS)
-
-        first, second = alone(B), alone(C)
-        await service.hand_in(first)
-        await service.hand_in(second)
-        assert set(service.commit()) == {first.digest, second.digest}
-        assert [one.keys for one in service.ledger.table_at(1) or ()] == [(B.public_key,), (C.public_key,)]
-
-    play(story)
-
-
-def test_who_did_much_wrong_costs_its_cohort_nothing(play: Play) -> None:
-    async def story(service: Service) -> None:
-        for _ in range(9):
-            await says_no(service.header(service.made(A), by=B), "other keys")
-        made = service.made_together(A, B)
-        assert (await service.header(made, by=B)).status == HandIn.LATER
-        await service.hand_in(made)
-        assert service.commit() == (made.digest,)
-
-    play(story)
-
-
 # Starting again.
 
 
@@ -398,16 +345,6 @@ def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: P
         assert await blamed(service, whole) == {B.public_key}
 
     play(story)
-
-
-def test_a_sort_of_channels_ends_what_a_cohort_could_still_hand_in(play: Play) -> None:
-    async def story(service: Service) -> None:
-        whole = service.made_together(A, B)
-        await service.hand_in(service.made(C))
-        service.commit()
-        await says_no(service.header(whole), "another order")
-
-    play(story, training_spec=FixedTrainingSpec(sorts=frozenset({1})))
 
 
 # A body that takes longer than a round.

@@ -123,7 +123,7 @@ def test_who_brings_what_is_anothers_harms_only_itself(play: Play) -> None:
             await says_no(service.header(made, by=B), "other keys")
         answer = await service.header(service.made(B))  # later, not no: at a second no a peer gives its work up
         assert (answer.status, answer.round, answer.left_ms) == (HandIn.LATER, 1, OPEN_MS)
-        await service.hand_in(made)
+        await service.hand_in(service.made_together(A, B))  # nor does it harm its cohort
         assert service.refused(A) == {}
 
     play(story)

@@ -59,11 +59,13 @@ def all_good(log: Aggregator) -> list[Signed[Verdict]]:
     ]
 
 
-def test_once_all_that_was_drawn_is_judged_the_run_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_all_that_was_drawn_is_judged_the_run_is_settled_and_takes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(world: World) -> None:
         log = await world.start()
         await to_the_end(log)
-        verdicts = all_good(log)
+        verdicts, late = all_good(log), verdict_of(log.ledger, PEERS[0], Outcome.VOID, auditor=AUDITOR, round=1)
         assert len(verdicts) == (ROUNDS - 1) * len(PEERS)  # of the last round nothing is drawn
         for signed in verdicts[:-1]:
             await hand_in(log, signed)
@@ -73,6 +75,11 @@ def test_once_all_that_was_drawn_is_judged_the_run_is_settled(tmp_path: Path, mo
         assert sum(log.ledger.credits().values()) > 0
         assert log.ledger.size == ROUNDS * (len(PEERS) + 1) + len(verdicts) + 1
         await log.working  # it has nothing more to do
+        with pytest.raises(Refused, match="settled"):
+            await hand_in(log, late)
+        with pytest.raises((LedgerError, NotTaken), match="settled"):
+            await log.verdicts.hand_in(late)
+        assert not log.waiting.all()
 
     tell(tmp_path, monkeypatch, story)
 
@@ -102,21 +109,5 @@ def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_ki
         log = await world.start(image)
         assert log.ledger.settled
         await log.working
-
-    tell(tmp_path, monkeypatch, story)
-
-
-def test_a_settled_run_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: World) -> None:
-        log = await world.start()
-        await to_the_end(log)
-        late = verdict_of(log.ledger, PEERS[0], auditor=AUDITOR, round=1)
-        log.pass_time(1000 * SETTLE_S)
-        await log.until(lambda: log.ledger.settled)
-        with pytest.raises(Refused, match="settled"):
-            await hand_in(log, late)
-        with pytest.raises((LedgerError, NotTaken), match="settled"):
-            await log.verdicts.hand_in(late)
-        assert not log.waiting.all()
 
     tell(tmp_path, monkeypatch, story)
