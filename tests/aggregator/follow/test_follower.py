@@ -178,7 +178,7 @@ def test_a_thread_that_flushes_denormals_to_zero_computes_nothing(follower: Foll
 # Snapshots.
 
 
-def test_a_snapshot_has_the_same_bits_again(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+def test_a_snapshot_has_the_same_bits_again_and_says_where_it_comes_from(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
     rounds(follower, ledger, 2)
     again = new_follower(tmp_path)
     for round_ in (1, 2):
@@ -186,14 +186,17 @@ def test_a_snapshot_has_the_same_bits_again(follower: Follower, ledger: Ledger, 
         assert (state.round, state_digest(state)) == (round_, ledger.state_at(round_))
     assert again.snapshots.rounds() == [1, 2]
     assert again.num_weights == NUM_WEIGHTS
-
-
-def test_a_missing_snapshot_is_a_storage_error_that_names_it(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
-    rounds(follower, ledger, 1)
-    path = tmp_path / "snapshots" / "round-00000001.safetensors"
-    path.unlink()
-    with pytest.raises(StorageError, match=rf"{path} is missing.*backup"):
-        follower.snapshots.load(1, ledger.state)
+    _, metadata = load_snapshot(tmp_path / "snapshots" / "round-00000002.safetensors")
+    assert metadata == {
+        "run": SIGNED.run.hex(),
+        "format": "manta/state/v3",
+        "round": "2",
+        "state": state_digest(state).hex(),
+        "supernet": CONFIG.data.supernet,
+        "dataset": "digits",
+        "schedule": "sandwich",
+        "teacher": "",
+    }
 
 
 def test_a_snapshot_of_another_state_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
@@ -207,19 +210,20 @@ def test_a_snapshot_of_another_state_is_a_storage_error(follower: Follower, ledg
         follower.snapshots.load(1, ledger.state)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "a directory"])
-def test_a_damaged_snapshot_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_or_missing_snapshot_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
     follower.snapshots.save(STATE)
     path = tmp_path / "snapshots" / "round-00000000.safetensors"
     data = path.read_bytes()
+    for damaged in (b"", data[: len(data) // 2], bytes(1000)):
+        path.write_bytes(damaged)
+        with pytest.raises(StorageError, match=r"^[^\n]*no snapshot[^\n]*backup[^\n]*$"):
+            follower.snapshots.load(0, ledger.state)
     path.unlink()
-    if damage == "a directory":
-        path.mkdir()
-    else:
-        path.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "garbage": bytes(1000)}[damage])
-    with pytest.raises(StorageError, match=r"no snapshot.*backup") as caught:
+    with pytest.raises(StorageError, match=rf"{path} is missing.*backup"):
         follower.snapshots.load(0, ledger.state)
-    assert "\n" not in str(caught.value)
+    path.mkdir()
+    with pytest.raises(StorageError, match=r"no snapshot.*backup"):
+        follower.snapshots.load(0, ledger.state)
 
 
 def test_the_newest_snapshots_are_kept_and_now_and_then_one_to_compute_the_others_from(ledger: Ledger, tmp_path: Path) -> None:
@@ -289,21 +293,6 @@ def test_the_teacher_is_kept_and_let_go_with_the_run(tmp_path: Path) -> None:
     path.write_bytes(data)
     rounds(follower, ledger, ledger.manifest.num_rounds - ledger.round)
     assert follower.teacher(ledger) is None  # nobody needs it any more
-
-
-def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
-    rounds(follower, ledger, 1)
-    state, metadata = load_snapshot(tmp_path / "snapshots" / "round-00000001.safetensors")
-    assert metadata == {
-        "run": SIGNED.run.hex(),
-        "format": "manta/state/v3",
-        "round": "1",
-        "state": state_digest(state).hex(),
-        "supernet": CONFIG.data.supernet,
-        "dataset": "digits",
-        "schedule": "sandwich",
-        "teacher": "",
-    }
 
 
 def test_a_full_disk_is_a_storage_error(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.follow.replay import Replayed, replay_directory
-from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
-from manta_swarm.automl.training.update import State, state_digest
-from manta_swarm.protocol.errors import StorageError, UserError
+from manta_swarm.automl.training.update import state_digest
+from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.table import weights_root
 from tests.aggregator.made import made_of, values_of
 from tests.aggregator.real_run import (
@@ -116,8 +115,8 @@ def test_a_snapshot_older_than_the_kept_bodies_is_not_begun_with(directory: Path
 def test_about_as_many_rounds_as_bodies_are_kept_can_always_be_computed_again(tmp_path: Path) -> None:
     run = opened(tmp_path / "aggregator", KEEP)
     with run.log:
-        for newest in range(1, 8):
-            play(run, 1)
+        for newest in (1, 4, 7):
+            play(run, newest - run.log.ledger.round)
             found, _ = replayed(tmp_path / "aggregator")  # beside the log at work
             assert found.rounds == newest
             assert min(newest, 2) <= newest - found.first <= 4
@@ -193,31 +192,10 @@ def test_cohorts_that_train_parts_in_several_local_steps_are_computed_again(tmp_
 # What does not hold.
 
 
-def test_a_flipped_bit_in_a_body_is_damage_of_that_file(directory: Path) -> None:
-    run = opened(directory)
-    run.log.close()
-    kept = run.bodies.read(3)
-    bodies(directory, 3).unlink()
-    for one in kept:  # as they come: each has a sync of its own
-        run.bodies.append([(3, one)])
-    data = bytearray(bodies(directory, 3).read_bytes())
-    for place, says in (
-        (len(data) // 6, f"{bodies(directory, 3)} is damaged after its first 0 bytes; restore it from a backup"),
-        (len(data) - 100, "a body of round 3 is missing; restore the bodies from a backup"),
-    ):
-        data[place] ^= 1
-        bodies(directory, 3).write_bytes(data)
-        assert complaint(directory) == says
-        data[place] ^= 1
-
-
 def test_a_missing_body_is_named_by_its_round(directory: Path) -> None:
     path = bodies(directory, 4)
     path.write_bytes(path.read_bytes()[:-1])
     assert complaint(directory) == "a body of round 4 is missing; restore the bodies from a backup"
-
-
-def test_a_body_in_the_place_of_another_is_found(directory: Path) -> None:
     shutil.copy(bodies(directory, 2), bodies(directory, 3))
     assert complaint(directory) == "a body of round 3 is missing; restore the bodies from a backup"
 
@@ -232,21 +210,6 @@ def test_another_body_with_the_same_header_is_found(directory: Path) -> None:
     assert complaint(directory) == ("a body of round 3 is damaged (it is another one than the log lists); restore the bodies from a backup")
 
 
-def test_a_snapshot_of_another_state_is_found(directory: Path) -> None:
-    keep_only(directory, 0)
-    state, metadata = load_snapshot(snapshot(directory, 0))
-    parameters = state.parameters.clone()
-    parameters[-1] += 1
-    save_snapshot(snapshot(directory, 0), State(0, parameters, state.moments), metadata)
-    assert complaint(directory) == f"{snapshot(directory, 0)} is not the state that the log names; restore it from a backup"
-
-
-def test_a_cut_snapshot_is_found(directory: Path) -> None:
-    keep_only(directory, 0)
-    snapshot(directory, 0).write_bytes(snapshot(directory, 0).read_bytes()[:1000])
-    assert str(snapshot(directory, 0)) in complaint(directory)
-
-
 def test_without_a_snapshot_that_the_bodies_follow_there_is_nothing_to_begin_with(directory: Path) -> None:
     keep_only(directory, 0)
     bodies(directory, 2).unlink()
@@ -255,33 +218,18 @@ def test_without_a_snapshot_that_the_bodies_follow_there_is_nothing_to_begin_wit
     assert "no snapshot is here" in complaint(directory)
 
 
-def test_a_log_with_a_false_state_is_found(directory: Path) -> None:
+@pytest.mark.parametrize("lies", [{"state": bytes(32)}, {"weights": weights_root(())}], ids=["state", "weights"])
+def test_a_log_that_says_what_is_false_is_found(directory: Path, lies: dict[str, bytes]) -> None:
     """Every signature and proof of it holds: only who computes it again can tell."""
     run = opened(directory)
     with run.log:
-        state = run.follower.state
-        assert state is not None
-        run.follower.adopt(State(state.round, state.parameters + 1, state.moments))
-        commit(run, everybodys(run.log.ledger))
-    assert complaint(directory) == f"round {ROUNDS + 1} does not come to what the log says of it: the log, or this machine, is wrong"
-
-
-def test_a_log_with_false_weights_is_found(directory: Path) -> None:
-    run = opened(directory)
-    with run.log:
-        contributions = everybodys(run.log.ledger)
-        commit(run, contributions, weights=weights_root(()))
+        commit(run, everybodys(run.log.ledger), **lies)
     assert complaint(directory) == f"round {ROUNDS + 1} does not come to what the log says of it: the log, or this machine, is wrong"
 
 
 def test_a_log_that_does_not_verify_is_not_computed_again(directory: Path) -> None:
     (directory / "tree-head.txt").write_text("garbage")
     assert "tree-head.txt" in complaint(directory)
-
-
-def test_a_directory_without_a_log_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no log"):
-        replay_directory(tmp_path)
 
 
 # The command.
@@ -299,20 +247,4 @@ def test_the_command_says_what_it_found(directory: Path) -> None:
     told = CliRunner().invoke(main, ["ledger", "replay", "--dir", str(directory), "--verbose"])
     assert [line for line in told.output.splitlines() if line.startswith("round ")] == [
         f"round {round_} state {states[round_].hex()}" for round_ in range(1, ROUNDS + 1)
-    ]
-
-
-def test_the_command_of_a_new_run_has_nothing_to_compute(tmp_path: Path) -> None:
-    opened(tmp_path / "new").log.close()
-    ended = CliRunner().invoke(main, ["ledger", "replay", "--dir", str(tmp_path / "new")])
-    assert (ended.exit_code, "replayed 0 of 0 rounds" in ended.output) == (0, True)
-
-
-def test_the_command_ends_with_one_line_where_something_does_not_hold(directory: Path) -> None:
-    keep_only(directory, 0)
-    bodies(directory, 1).unlink()
-    ended = CliRunner().invoke(main, ["ledger", "replay", "--dir", str(directory)])
-    assert ended.exit_code == 1
-    assert ended.output.splitlines() == [
-        "manta-aggregator: no snapshot is here from which the bodies of all later rounds are kept; restore them from a backup"
     ]

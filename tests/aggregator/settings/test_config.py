@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.aggregator.settings.sections import RunSection
 from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.spaces.cost import cost_table, macs
@@ -91,11 +91,6 @@ def refusal(directory: Path, text: str) -> str:
     return message
 
 
-def test_the_template_reads_back_as_the_defaults(tmp_path: Path) -> None:
-    write_run_file(tmp_path / "run.toml", RunConfig())
-    assert load_run_file(tmp_path / "run.toml") == RunConfig()
-
-
 def test_a_template_with_other_settings_reads_back_as_them() -> None:
     changed = RunConfig.model_validate(CHANGED)
     for section, values in CHANGED.items():
@@ -115,8 +110,10 @@ def test_every_number_and_text_survives_the_template(first_open_s: float, name: 
     assert RunConfig(**tomllib.loads(template(config))) == config
 
 
-def test_every_key_is_in_the_template_and_explained_on_the_line_above_it() -> None:
+def test_every_key_is_in_the_template_and_explained_on_the_line_above_it_and_what_may_change_later_is_said() -> None:
     lines = template(RunConfig()).splitlines()
+    (follower,) = (line for line in lines if line.startswith("[follower]"))
+    assert "may change at any start" in follower
     for section_name, section_field in RunConfig.model_fields.items():
         assert any(line.split("#")[0].strip() == f"[{section_name}]" for line in lines), section_name
         assert section_field.annotation is not None
@@ -124,11 +121,6 @@ def test_every_key_is_in_the_template_and_explained_on_the_line_above_it() -> No
             assert field.description, name
             places = [place for place, line in enumerate(lines) if line.startswith(f"{name} = ")]
             assert any(lines[place - 1] == f"# {field.description}" for place in places), name
-
-
-def test_the_template_says_what_may_change_later() -> None:
-    (line,) = (line for line in template(RunConfig()).splitlines() if line.startswith("[follower]"))
-    assert "may change at any start" in line
 
 
 def test_a_file_may_leave_out_what_it_does_not_change(tmp_path: Path) -> None:
@@ -141,11 +133,7 @@ def test_a_file_may_leave_out_what_it_does_not_change(tmp_path: Path) -> None:
     [
         ("[run]\nronds = 5", "run.ronds"),
         ("[rund]\nrounds = 5", "rund"),
-        ("rounds = 5", "rounds"),
-        ("[run]\nrounds.x = 5", "run.rounds"),
         ("[round]\nFIRST_OPEN_S = 5", "round.FIRST_OPEN_S"),
-        ("[round]\ndeadline_s = 5", "round.deadline_s"),
-        ("[codec]\nswarm = 'fp16'", "codec"),
     ],
 )
 def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, text: str, key: str) -> None:
@@ -161,12 +149,8 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("run", "schedule", '"growing"'),
         ("run", "cohorts", '"labels"'),
         ("run", "seed", "-1"),
-        ("run", "seed", "0.5"),
         ("run", "rounds", "0"),
-        ("run", "rounds", '"many"'),
-        ("run", "name", "5"),
         ("data", "dataset", '"My Images"'),
-        ("data", "supernet", '"base"'),
         ("data", "supernet", '"classifier-tiny-3x100"'),  # the family is enough
         ("round", "target_batch", "1"),
         ("round", "microbatch_samples", "1"),
@@ -174,18 +158,11 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("round", "max_claim_samples", "0"),
         ("round", "weight_cap", "0"),
         ("round", "first_open_s", "0"),
-        ("round", "first_open_s", "-1.0"),
-        ("round", "first_open_s", "inf"),
         ("round", "first_open_s", "nan"),
-        ("round", "min_open_s", "0"),
-        ("round", "max_open_s", "inf"),
         ("optimizer", "name", '"lion"'),
         ("optimizer", "learning_rate", "0.008"),  # a float has no canonical form: text, in quotes
         ("optimizer", "warmup_percent", "101"),
         ("exchange", "codec", '"fp16"'),
-        ("exchange", "codec", '"topk-2049-4"'),
-        ("exchange", "codec", '"topk-256-9"'),
-        ("exchange", "codec", "256"),
         ("exchange", "residual_percent", "101"),
         ("exchange", "residual_percent", "-1"),
         ("run", "rounds", "2199023255552"),
@@ -205,7 +182,6 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("trust", "proven_after", "0"),
         ("trust", "kept_rounds", "0"),
         ("trust", "settle_s", "-1"),
-        ("trust", "auditors", '["nobody"]'),
         ("follower", "audit_share", "0"),
         ("follower", "audit_share", "1.1"),
         ("follower", "keep_snapshots", "0"),
@@ -222,13 +198,8 @@ def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str,
     ("section", "key", "value"),
     [
         ("run", "rounds", "true"),
-        ("run", "seed", "false"),
         ("round", "first_open_s", "true"),
         ("recipe", "augmentation", "[true, 0]"),
-        ("follower", "audit_share", "true"),
-        ("limits", "address_percent", "true"),
-        ("monitor", "streams", "true"),
-        ("monitor", "evaluate_share", "false"),
     ],
 )
 def test_true_is_no_number(tmp_path: Path, section: str, key: str, value: str) -> None:
@@ -236,13 +207,9 @@ def test_true_is_no_number(tmp_path: Path, section: str, key: str, value: str) -
     assert f"run.toml, line 2: {section}.{key}: true and false are no numbers: give a number" in told
 
 
-@pytest.mark.parametrize("text", ["[run", "run = [", "[run]\nrounds = 5\nrounds = 6", "\x00"])
-def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
-    assert "cannot read" in refusal(tmp_path, text)
-
-
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_bytes(b'[run]\nname = "\xff"')
+@pytest.mark.parametrize("data", [b"[run", b"[run]\nrounds = 5\nrounds = 6", b'[run]\nname = "\xff"'], ids=["no TOML", "twice", "no text"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "run.toml").write_bytes(data)
     with pytest.raises(UserError, match="cannot read"):
         load_run_file(tmp_path / "run.toml")
 
@@ -251,24 +218,6 @@ def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(UserError, match=r"run\.toml: it has more than 1048576 bytes"):
         load_run_file(tmp_path / "run.toml")
-
-
-def test_a_file_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    path = tmp_path / "nothing.toml"
-    with pytest.raises(UserError, match=f"there is no run file {path}.*manta-aggregator init {path}"):
-        load_run_file(path)
-
-
-def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
-    path = file_with(tmp_path, "mine")
-    with pytest.raises(UserError, match="exists already"):
-        write_run_file(path, RunConfig())
-    assert path.read_text() == "mine"
-
-
-def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot write"):
-        write_run_file(tmp_path / "no" / "run.toml", RunConfig())
 
 
 ON_DIGITS = {name: values for name, values in CHANGED.items() if name not in ("data", "trust")}
@@ -321,13 +270,9 @@ def audited(**sections: dict[str, Any]) -> RunConfig:
     return RunConfig.model_validate({"trust": {"mode": "audited"}, **sections})
 
 
-def test_an_audited_run_may_have_several_local_steps_and_a_sparse_codec() -> None:
-    exchange = {"local_steps": 4, "codec": "topk-256-4", "first_min_exponent": -20}
-    manifest = audited(exchange=exchange, round={"max_claim_samples": 10_000}).manifest(OPERATOR, STATE, digits())
-    assert (manifest.is_audited, manifest.exchange.local_steps, manifest.exchange.codec) == (True, 4, "topk-256-4")
-
-
 def test_an_audited_run_says_so_in_its_manifest_and_an_open_one_nothing() -> None:
+    exchange = {"local_steps": 4, "codec": "topk-256-4", "first_min_exponent": -20}  # which it may have
+    assert audited(exchange=exchange, round={"max_claim_samples": 10_000}).manifest(OPERATOR, STATE, digits()).is_audited
     assert RunConfig().manifest(OPERATOR, STATE, digits()).audits == ()
     trust = CHANGED["trust"]
     manifest = SignedManifest.sign(RunConfig.model_validate({"trust": trust}).manifest(OPERATOR, STATE, digits()), OPERATOR).open()
@@ -383,6 +328,7 @@ def test_a_gateway_is_refused_where_it_would_have_nothing_for_light_contributors
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_usual_settings_that_make_a_run(task: str) -> None:
     config = RunConfig.usual(task)
+    assert (config == RunConfig()) is (task == "classification")
     assert RunConfig(**tomllib.loads(template(config))) == config
     dataset = load_dataset(config.data.dataset)
     manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, dataset), OPERATOR).open()
@@ -403,10 +349,6 @@ def test_each_task_has_settings_for_little_traffic_that_make_a_run_of_as_many_up
     assert manifest.num_rounds * exchange.local_steps >= dense.run.rounds
     assert exchange.target_batch <= dense.round.target_batch * exchange.local_steps
     assert config.plan(load_dataset(config.data.dataset)).local_steps == exchange.local_steps
-
-
-def test_without_a_task_the_settings_are_those_of_classification() -> None:
-    assert RunConfig() == RunConfig.usual("classification")
 
 
 def test_a_supernet_is_fitted_to_the_channels_and_classes_of_the_data() -> None:
@@ -442,9 +384,7 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("run", "name", "My Run", "plain lower-case name"),
         ("run", "seed", 2**63, "seed"),
         ("round", "first_open_s", 0.0001, r"\[round\]: first_open_s is 0.0001, min_open_s 2 and max_open_s 600: "),
-        ("round", "first_open_s", 1e308, r"\[round\]: first_open_s is 1e\+308, min_open_s 2 and max_open_s 600: "),
         ("round", "min_open_s", 61, "min_open_s 61 and max_open_s 600: first_open_s has to be between the two others"),
-        ("round", "max_open_s", 59, "first_open_s is 60, min_open_s 2 and max_open_s 59: first_open_s has to be between"),
         ("round", "max_open_s", 86_401, "max_open_s 86401: .* max_open_s at most 86400, a day"),
         ("round", "min_open_s", 0.0004, "min_open_s 0.0004 .* min_open_s at least 0.001"),
         ("admission", "how", "list", "peers is empty: name some, as manta-peer identity prints them"),
@@ -456,12 +396,10 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("exchange", "max_rows", 1024, "sums over 1024 contributions of int16 need"),
         ("rewards", "pool", 2**49, "reward_pool"),
         ("optimizer", "learning_rate", "fast", "decimal"),
-        ("optimizer", "learning_rate", "1e-3", "decimal"),
         ("optimizer", "beta1", "1", "betas"),
         ("optimizer", "epsilon", "0", "epsilon"),
         ("optimizer", "outer_rate", "0", "outer_rate is above 0"),
         ("optimizer", "outer_momentum", "1", "outer_momentum below 1"),
-        ("optimizer", "outer_momentum", "half", "decimal"),
     ],
 )
 def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str, value: Any, words: str) -> None:
