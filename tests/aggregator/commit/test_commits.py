@@ -77,7 +77,6 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
             assert found is not None
             assert found.digest == one.digest
             assert found.contribution == one.header.contribution.open()
-        assert not any((len(log.intake._uploads), log.intake._handed, log.intake._synced))  # nothing of the round is held any more
         by_hand = opened(tmp_path / "by hand")  # the same round without a network comes to the same bytes
         with by_hand.log:
             commit(by_hand, contributions)
@@ -170,26 +169,6 @@ def test_after_its_time_a_round_closes_as_soon_as_all_are_in_whom_it_waits_for(p
     play(story)
 
 
-def test_whose_body_misses_the_grace_is_in_the_next_table_with_less_weight(play: Play) -> None:
-    async def story(world: World) -> None:
-        log = await world.start()
-        await a_round(log)
-        contributions = everybodys(log.ledger)
-        await log.header(contributions[0])
-        for one in contributions[1:]:
-            await log.inclusion_promise(one)
-        log.pass_time(log.ledger.open_ms + GRACE_MS)
-        await log.round(2)
-        assert listed_in(log, 2) == [one.digest for one in contributions[1:]]
-        assert (await log.inclusion_promise(contributions[0])).round == 3
-        await log.finish_round()
-        table = log.ledger.table_at(3)
-        assert table is not None
-        assert [(one.contribution, one.weighing.age) for one in table] == [(contributions[0].digest, 1)]
-
-    play(story)
-
-
 def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         log = await world.start()
@@ -258,7 +237,7 @@ def refuse(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("part", "is_committed"),
-    [(("log", "_store"), False), (("log", "_sign"), False), (("follower", "save"), True), (("bodies", "prune"), True)],
+    [(("log", "_store"), False), (("log", "_sign"), False), (("follower", "save"), True)],
     ids=lambda part: part[1] if isinstance(part, tuple) else None,
 )
 def test_a_disk_that_refuses_stops_the_program(

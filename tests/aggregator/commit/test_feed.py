@@ -334,8 +334,9 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
     play(story)
 
 
-def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(play: Play) -> None:
-    founders = [Identity(sha256(b"founder %d" % number)) for number in range(128)]
+def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manta_swarm.aggregator.commit.feed, "MAX_CLAIMS_BYTES", 30_000)
+    founders = [Identity(sha256(b"founder %d" % number)) for number in range(4)]
     members = [
         [founder, *(Identity(sha256(founder.public_key + bytes([place]))) for place in range(MAX_COHORT - 1))] for founder in founders
     ]
@@ -346,9 +347,9 @@ def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(
         proven = client.proven(scene.log.receipt(ledger.index_at(1) or 0))
         shares = earned(ledger.manifest, ledger.training_spec, proven, await client.contributions(proven))
         assert {key: share for key, share in shares.items() if share} == ledger.credits()
-        assert len(shares) == len(members) * MAX_COHORT == 4_096
-        page, last = await client.contributions_page(proven), await client.contributions_page(proven, 127)
-        assert 1 < len(page.entries) < 128
+        assert len(shares) == len(members) * MAX_COHORT
+        page, last = await client.contributions_page(proven), await client.contributions_page(proven, 3)
+        assert 1 < len(page.entries) < 4
         assert (len(last.entries), last.proof) == (1, page.proof)
 
     play(story, max_rows=len(members))
@@ -408,13 +409,13 @@ def test_entries_are_read_in_threads_and_none_of_them_is_kept(play: Play, monkey
     play(story)
 
 
-@pytest.mark.parametrize("method", ["commit-after", "listing", "weights", "contributions"])
-def test_bytes_of_any_kind_are_refused(play: Play, method: str) -> None:
+def test_bytes_of_any_kind_are_refused(play: Play) -> None:
     async def story(scene: Scene) -> None:
         scene.commit()
         endpoint = scene.network.endpoint(PublicKey(STRANGER.public_key))
-        for request in (b"", b"\x00", bytes(500), pack(AfterRound(0, 1))[:-1], b"\x9b" + bytes(8)):
-            with pytest.raises(Refused):
-                await endpoint.call(PublicKey(OPERATOR.public_key), method, request, timeout_s=1)
+        for method in ("commit-after", "listing", "weights", "contributions", "credit"):
+            for request in (b"", b"\x00", bytes(500), pack(AfterRound(0, 1))[:-1], b"\x9b" + bytes(8)):
+                with pytest.raises(Refused):
+                    await endpoint.call(PublicKey(OPERATOR.public_key), method, request, timeout_s=1)
 
     play(story)

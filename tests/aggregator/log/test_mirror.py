@@ -42,7 +42,7 @@ from tests.aggregator.small_run import (
 )
 
 SIGNED = signed_manifest()
-FEW, ALL = 66, 70  # rounds of two states of the log; more than a full bundle of entries
+FEW, ALL = 65, 67  # rounds of two states of the log; more than a full bundle of entries
 KEPT = Path(__file__).parents[2] / "formats" / "0.1.0" / "log"  # a run's folder
 UNKNOWN = Known()
 
@@ -177,14 +177,14 @@ def test_what_was_damaged_here_is_fetched_again(server: Served, folder: Path) ->
     assert contents(folder) == whole
 
 
-@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("name", ["tile/0/000", "tile/entries/000", f"tile/0/001.p/{ALL * ENTRIES - 256}", "tile/1/000.p/1"])
-def test_a_file_that_was_altered_or_cut_off_is_told_and_not_kept(server: Served, folder: Path, name: str, cut: bool) -> None:
+def test_a_file_that_was_altered_or_cut_off_is_told_and_not_kept(server: Served, folder: Path, name: str) -> None:
     data = server.files[name]
-    server.files[name] = data[:-1] if cut else data[:-1] + bytes([data[-1] ^ 1])
-    with pytest.raises(UserError, match=r"signed for|cut off"):
-        checked(server, folder)
-    assert not (folder / name).exists()
+    for wrong in (data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
+        server.files[name] = wrong
+        with pytest.raises(UserError, match=r"signed for|cut off"):
+            checked(server, folder)
+        assert not (folder / name).exists()
     server.files[name] = data
     assert checked(server, folder)[0].rounds == ALL
 
@@ -361,21 +361,21 @@ def test_without_a_folder_it_lies_in_the_cache_and_an_address_keeps_its_run(
     open_mirror(web, UNKNOWN, None).lock.release()
 
 
-@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535, 65_536, 65_537, 70_000])
-def test_the_tree_of_a_mirror_is_that_of_its_leaves(tmp_path: Path, size: int) -> None:
+def test_the_tree_of_a_mirror_is_that_of_its_leaves(tmp_path: Path) -> None:
     tree, name = Tree(), origin(SIGNED.run)
-    for number in range(size):
-        tree.append(sha256(b"%d" % number))
-    for tile in tiles_of(size):
-        if tile.level is not None:
+    for size in (0, 1, 255, 256, 257, 65_535, 65_536, 65_537):
+        for number in range(tree.size, size):
+            tree.append(sha256(b"%d" % number))
+        for tile in tiles_of(size):
             path = tmp_path / tile.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(tile_hashes(tree, tile))
-    note = sign_tree_head(TreeHead(name, size, tree.root()), name, OPERATOR)
-    mirror = Mirror(FolderCopy(tmp_path), tmp_path / "mirror", SIGNED, {"checkpoint": note})
-    for earlier in {1, 2, 100, 256, 257, 65_535, 65_536, 65_700, size - 1, size} & set(range(size + 1)):
-        assert mirror.root(earlier) == tree.root(earlier)
-        assert mirror.consistency_proof(earlier) == tree.consistency_proof(earlier)
+            if tile.level is not None and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(tile_hashes(tree, tile))
+        note = sign_tree_head(TreeHead(name, size, tree.root()), name, OPERATOR)
+        mirror = Mirror(FolderCopy(tmp_path), tmp_path / f"mirror-{size}", SIGNED, {"checkpoint": note})
+        for earlier in {1, 2, 100, 256, 257, 65_535, 65_536, size - 1, size} & set(range(size + 1)):
+            assert mirror.root(earlier) == tree.root(earlier)
+            assert mirror.consistency_proof(earlier) == tree.consistency_proof(earlier)
 
 
 @pytest.mark.parametrize(

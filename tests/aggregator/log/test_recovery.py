@@ -39,7 +39,7 @@ from tests.aggregator.small_run import (
 )
 
 SIGNED = signed_manifest()
-OLD, ALL = 2, 70  # rounds: in the folder, and in all; more than a full bundle of entries
+OLD, ALL = 2, 65  # rounds: in the folder, and in all; more than a full bundle of entries
 
 
 @dataclass
@@ -152,18 +152,20 @@ def test_a_folder_whose_run_was_handed_over_stays_so(scene: Scene) -> None:
         refuse_handed_over(scene.directory)
 
 
-def test_a_copy_of_another_history_changes_nothing(scene: Scene) -> None:
+def test_a_copy_of_another_history_changes_nothing(scene: Scene, tmp_path: Path) -> None:
     with reopen(scene.directory) as log:
         log.commit(next_round(log.ledger, mean=b"another"))
     before = verified(scene.directory)
     with pytest.raises(UserError, match=r"may not follow|not of one history"):
         scene.recover()
     assert verified(scene.directory) == before
+    with create(tmp_path / "shorter", SIGNED) as log:
+        grow(log, OLD + 1)
+        export(tmp_path / "shorter", tmp_path / "shorter-public")
     with reopen(scene.directory) as log:
-        for number in range(ALL):
-            log.commit(next_round(log.ledger, mean=b"another %d" % number))
+        grow(log, 1)
     with pytest.raises(UserError, match="not of one history"):
-        scene.recover()
+        scene.recover(FolderCopy(tmp_path / "shorter-public"))
 
 
 def test_what_does_not_hold_changes_nothing(scene: Scene, tmp_path: Path) -> None:
@@ -189,8 +191,9 @@ def test_what_does_not_hold_changes_nothing(scene: Scene, tmp_path: Path) -> Non
         (copy / file).unlink() if data is None else (copy / file).write_bytes(data)
         with pytest.raises(UserError):
             scene.recover(FolderCopy(copy))
-        with web(copy) as url, pytest.raises(UserError):
-            scene.recover(WebCopy(url))
+        if data is None:
+            with web(copy) as url, pytest.raises(UserError):
+                scene.recover(WebCopy(url))
     assert {path.name: path.read_bytes() for path in scene.directory.iterdir() if path.name in before} == before
     with pytest.raises(UserError, match="no folder, and no address"):
         copy_at("ftp://somewhere")
