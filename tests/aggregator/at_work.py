@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.commit.writing import Leading
@@ -126,7 +124,7 @@ class Aggregator:
 class World:
     """A directory, a network, a clock, and the lives of an aggregator in it."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig) -> None:
+    def __init__(self, directory: Path, config: RunConfig) -> None:
         """Begin without any."""
         self.directory, self.config = directory, config
         self.clock, self.network = Clock(), MemoryNetwork()
@@ -167,11 +165,11 @@ class World:
 Story = Callable[[World], Awaitable[None]]
 
 
-def at_work(directory: Path, patch: pytest.MonkeyPatch, story: Story, config: RunConfig = CONFIG) -> None:
+def at_work(directory: Path, story: Story, config: RunConfig = CONFIG) -> None:
     """Run ``story`` in an event loop."""
 
     async def play() -> None:
-        world = World(directory, patch, config)
+        world = World(directory, config)
         try:
             await story(world)
         finally:

@@ -166,12 +166,16 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
         assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
         assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
         await program.shows(round=0, addresses=(ADDRESS,))
+        with pytest.raises(Refused):
+            await program.network.endpoint(PEERS[0].public_key).call(key, "header", b"\x9b", timeout_s=5)
         for _ in range(2):
             contributions = await program.a_round()
         ledger = program.context.log.ledger
         status = await program.shows(round=2)
         assert (status.round, status.state, status.ledger_size) == (2, ledger.state.hex(), 8)
-        assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {})
+        assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {"malformed": 1})
+        assert list(status.refused_of.values()) == [{"malformed": 1}]
+        assert isinstance(open_entry(program.context.log.entry(3)), Round)
         await ended_by_hand(program)
         assert program.lines[-1] == "stopped at round 2; start again with the same run file and --dir to go on"
         found = verify_directory(directory)
@@ -182,19 +186,18 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
 
 def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
-    plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 3})})
+    plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 1})})
 
     async def story(program: Program) -> None:
         assert program.operator.session is not None
         assert not program.operator.session.features
-        for _ in range(3):
-            contributions = await program.a_round()
+        contributions = await program.a_round()
         await program.says("run finished")
-        status = await program.shows(round=3, finished=True, settled=True)
+        status = await program.shows(round=1, finished=True, settled=True)
         assert (status.operators, status.audits, status.gateway) == (None, None, "")
         await ended_by_hand(program)
         found = verify_directory(directory)
-        assert (found.rounds, set(found.credits)) == (3, {one.peer.public_key for one in contributions})
+        assert (found.rounds, set(found.credits)) == (1, {one.peer.public_key for one in contributions})
 
     run(directory, monkeypatch, story, plain)
 
@@ -275,18 +278,6 @@ def test_a_daemon_that_ends_ends_it_too(directory: Path, monkeypatch: pytest.Mon
         program.node.ends.set_exception(OwnFault("the daemon has ended"))
         with pytest.raises(OwnFault, match="the daemon has ended"):
             await program.running
-
-    run(directory, monkeypatch, story)
-
-
-def test_what_it_refuses_stands_in_its_status_by_reason_and_by_peer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(program: Program) -> None:
-        with pytest.raises(Refused):
-            await program.network.endpoint(PEERS[0].public_key).call(program.node.key, "header", b"\x9b", timeout_s=5)
-        await program.a_round()
-        status = await program.shows(refused={"malformed": 1})
-        assert list(status.refused_of.values()) == [{"malformed": 1}]
-        assert isinstance(open_entry(program.context.log.entry(3)), Round)
 
     run(directory, monkeypatch, story)
 

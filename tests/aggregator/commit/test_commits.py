@@ -10,7 +10,6 @@ import pytest
 
 import manta_swarm.aggregator.commit.commits
 from manta_swarm.aggregator.follow.replay import replay_directory
-from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.blobs import Ask
 from manta_swarm.network.log_client import HandIn
@@ -19,7 +18,7 @@ from manta_swarm.protocol.closing import Stage
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.records import Header, InclusionPromise, open_entry
-from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, Story, World, at_work
+from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened
 from tests.contributions import PEERS as MANY_PEERS
 
@@ -27,17 +26,13 @@ A, B, C = PEERS
 SHORT = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": 2})})
 
 
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Tell a story of an aggregator at work."""
-
-    def tell(story: Story, config: RunConfig = CONFIG) -> None:
-        at_work(tmp_path / "aggregator", monkeypatch, story, config)
-
-    return tell
-
-
 Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Tell a story of an aggregator at work."""
+    return lambda story, config=CONFIG: at_work(tmp_path / "aggregator", story, config)
 
 
 def listed_in(log: Aggregator, round_: int) -> list[bytes]:

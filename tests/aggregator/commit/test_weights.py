@@ -23,9 +23,9 @@ Play = Callable[[Story], None]
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+def play(tmp_path: Path) -> Play:
     """Tell a story of an aggregator at work."""
-    return lambda story: at_work(tmp_path / "aggregator", monkeypatch, story)
+    return lambda story: at_work(tmp_path / "aggregator", story)
 
 
 async def told(log: Aggregator, round_: int) -> tuple[Weighed, ...]:

@@ -13,7 +13,7 @@ from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome, Verdict
-from tests.aggregator.at_work import Aggregator, Story, World, at_work
+from tests.aggregator.at_work import Aggregator, World, at_work
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 from tests.audited import AUDITORS, verdict_of
 
@@ -30,10 +30,6 @@ TRUST = TrustSection(
     settle_s=SETTLE_S,
 )
 AUDITED = CONFIG.model_copy(update={"trust": TRUST, "run": CONFIG.run.model_copy(update={"rounds": ROUNDS})})
-
-
-def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
-    at_work(tmp_path / "aggregator", monkeypatch, story, AUDITED)
 
 
 async def to_the_end(log: Aggregator) -> None:
@@ -81,10 +77,10 @@ def test_once_all_that_was_drawn_is_judged_the_run_is_settled_and_takes_nothing_
             await log.verdicts.hand_in(late)
         assert not log.waiting.all()
 
-    tell(tmp_path, monkeypatch, story)
+    at_work(tmp_path / "aggregator", story, AUDITED)
 
 
-def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_kill(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         log = await world.start()
         await to_the_end(log)
@@ -110,4 +106,4 @@ def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_ki
         assert log.ledger.settled
         await log.working
 
-    tell(tmp_path, monkeypatch, story)
+    at_work(tmp_path / "aggregator", story, AUDITED)
