@@ -154,18 +154,6 @@ def test_without_any_near_snapshot_that_is_said(directory: Path) -> None:
         opened(directory, config)
 
 
-def test_a_directory_of_another_run_is_refused_and_left_as_it_is(directory: Path) -> None:
-    run = make(directory)
-    before = contents(directory)
-    for other in (changed(run={"name": "other"}), changed(round={"first_open_s": 21})):
-        with pytest.raises(UserError, match=f"{directory} holds another run .*{run.hex()[:16]}.*--dir"):
-            open_run(other, directory, OPERATOR, DATASET)
-    after = contents(directory)
-    assert set(before) == set(after)
-    assert all(after[path] == data for path, data in before.items() if path.name != DATABASE)  # SQLite counts who opened it
-    assert make(directory) == run  # the refusal has kept no lock
-
-
 def test_what_is_no_part_of_the_run_may_change(directory: Path) -> None:
     run = make(directory)
     other = changed(follower=FollowerSection(evaluate_every=3, keep_snapshots=9, data_root="elsewhere").model_dump())

@@ -21,7 +21,7 @@ from manta_swarm.protocol.notes import TreeHead
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import sha256
 from manta_swarm.protocol.table import weights
-from tests.aggregator.made import Made, made_of, values_of
+from tests.aggregator.made import Made
 from tests.aggregator.real_run import (
     CONFIG,
     DATASET,
@@ -115,17 +115,6 @@ def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(follower: Fo
     assert state_digest(after.state) == state_digest(expected) == after.blob.root
     assert after.mean.join() == after.outcome.mean.tobytes()
     assert follower.state is STATE  # following is not adopting
-
-
-def test_a_contribution_that_is_much_louder_than_usual_is_clipped(follower: Follower, ledger: Ledger) -> None:
-    rounds(follower, ledger, 1)
-    contributions = everybodys(ledger)
-    honest = follow(follower, ledger, contributions)
-    assert honest.outcome.num_clipped == 0
-    loud = made_of(ledger, PEERS[1], 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
-    clipped = follow(follower, ledger, [contributions[0], loud, contributions[2]])
-    assert [less < weight for weight, less in zip(clipped.outcome.weights, clipped.outcome.clipped, strict=True)] == [False, True, False]
-    assert abs(clipped.outcome.mean).max() < 10 * abs(honest.outcome.mean).max()
 
 
 def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_weight_divides_the_rest(tmp_path: Path) -> None:

@@ -180,20 +180,6 @@ def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) ->
     play(story, training_spec=FixedTrainingSpec(sorts=frozenset({2})))
 
 
-def test_headers_that_come_after_the_deadline_count_in_the_next_round(play: Play) -> None:
-    async def story(service: Service) -> None:
-        first, early = service.made(A), service.made(B)
-        await service.hand_in(first)
-        service.clock.now += OPEN_MS
-        assert (await service.hand_in(early)).round == 2
-        assert service.bodies.read(2) == [early.kept]
-        assert service.commit() == (first.digest,)
-        assert (await service.header(early)).round == 2
-        assert service.commit() == (early.digest,)
-
-    play(story)
-
-
 def test_what_is_in_a_table_is_said_to_be_for_as_long_as_tables_are_kept(play: Play) -> None:
     async def story(service: Service) -> None:
         first = service.made(A)

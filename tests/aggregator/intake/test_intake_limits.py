@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -201,18 +200,6 @@ def test_a_fault_of_the_program_stops_it_and_leaves_nobody_waiting(play: Play, m
     play(story)
 
 
-def test_a_fault_of_the_program_in_the_disks_thread_stops_it_too(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(service: Service) -> None:
-        def fail(kept: Any) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(service.bodies, "append", fail)
-        await says_no(service.hand_in(service.made(A)), "hand it in again")
-        assert isinstance(service.broken.told.result(), ZeroDivisionError)
-
-    play(story)
-
-
 def test_the_end_waits_for_what_is_being_stored_and_takes_nothing_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(service: Service) -> None:
         disk = SlowDisk(service, monkeypatch)
@@ -255,21 +242,6 @@ def test_all_inclusion_promises_hold_after_a_restart_for_the_open_round_and_the_
         assert (await service.hand_in(headed)).round == 1
         assert set(service.commit()) == {now.digest, headed.digest}
         assert service.commit() == (early.digest,)
-
-    play(story)
-
-
-def test_after_a_restart_the_disks_files_grow_where_they_ended(play: Play) -> None:
-    async def story(service: Service) -> None:
-        first, second = service.made(A), service.made(B)
-        await service.hand_in(first)
-        path = service.bodies._file(1).path
-        path.write_bytes(path.read_bytes() + b"torn off")
-        await service.restart()
-        await service.hand_in(second)
-        assert service.bodies.read(1) == [first.kept, second.kept]
-        await service.restart()
-        assert set(service.commit()) == {first.digest, second.digest}
 
     play(story)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_handed_over, mark_restored, refuse_handed_over
+from manta_swarm.aggregator.log.guard import PLACE, RollbackGuard, is_marked_restored, mark_restored
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import timeouts
 from manta_swarm.protocol.errors import UserError
@@ -141,10 +141,3 @@ def test_a_mark_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(direc
     (directory / PLACE).unlink()
     (directory / PLACE).mkdir()
     assert lifted_at(directory) is None
-
-
-def test_a_folder_whose_run_was_handed_over_is_refused(directory: Path) -> None:
-    refuse_handed_over(directory)
-    mark_handed_over(directory, "another")
-    with pytest.raises(UserError, match="handed over"):
-        refuse_handed_over(directory)

@@ -9,7 +9,7 @@ from manta_swarm.protocol.errors import EncodingError, LedgerError, SignatureErr
 from manta_swarm.protocol.merkle import leaf_hash, verify_inclusion
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
-from manta_swarm.protocol.records import commit_digest, entry_of
+from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signing import sha256
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.small_run import (
@@ -65,17 +65,6 @@ def test_every_receipt_holds_under_the_published_tree_head(log: Log) -> None:
             assert receipt.tree_head == log.tree_head
             assert receipt.entry == log.entry(index)
             verify_inclusion(leaf_hash(receipt.entry), receipt.index, head.size, receipt.proof, head.root)
-
-
-def test_a_rounds_receipt_is_one_that_a_peer_accepts(log: Log) -> None:
-    grow(log, 2)
-    for round_ in (1, 2):
-        index = log.ledger.index_at(round_)
-        assert index is not None
-        receipt = log.receipt(index)
-        proven = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
-        assert proven.round.round == round_
-        assert proven.commit == commit_digest(receipt.entry) == log.ledger.commit_at(round_)
 
 
 def test_a_batch_with_one_invalid_entry_changes_nothing(log: Log, directory: Path) -> None:

@@ -373,11 +373,6 @@ def test_the_largest_space_fits_a_manifest() -> None:
     assert architecture_cost(largest.text, manifest.cost_table()) == macs(largest, space_named(manifest.supernet))
 
 
-def test_the_follower_is_no_part_of_the_run() -> None:
-    other = RunConfig.model_validate({"follower": CHANGED["follower"]})
-    assert other.manifest(OPERATOR, STATE, digits()) == RunConfig().manifest(OPERATOR, STATE, digits())
-
-
 @pytest.mark.parametrize(
     ("section", "key", "value", "words"),
     [
