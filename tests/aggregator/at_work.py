@@ -23,7 +23,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.tasks import wait_within
 from tests.aggregator.contexts import context_of
 from tests.aggregator.made import Clock, Made
-from tests.aggregator.real_run import CONFIG, OPERATOR, opened
+from tests.aggregator.real_run import CONFIG, OPERATOR, everybodys, opened
 
 OPEN_MS, GRACE_MS = 10_000, 1_000  # of the first round
 
@@ -113,6 +113,12 @@ class Aggregator:
     async def round(self, number: int) -> None:
         """Return once a round is committed and told."""
         await self.until(lambda: self.news._round >= number)
+
+    async def everybodys_round(self) -> None:
+        """Have a round of everybody's contributions committed."""
+        for one in everybodys(self.ledger):
+            await self.inclusion_promise(one)
+        await self.finish_round()
 
     async def finish_round(self) -> None:
         """Let the round's time go by; return once it is committed."""

@@ -188,6 +188,17 @@ class Service:
         self.intake.committed(self.ledger.round)
         return closed
 
+    async def round(self, *peers: Identity) -> None:
+        """Have a round committed in which these peers worked, each alone."""
+        for peer in peers:
+            await self.hand_in(self.made(peer))
+        self.commit()
+
+    async def begin(self, made: Made, *, by: Identity | None = None) -> None:
+        """Bring the header and the first group of a body."""
+        await self.header(made, by=by)
+        await self.part(made, 0, by=by)
+
     def refused(self, peer: Identity) -> dict[str, int]:
         """Return what was refused of a peer, by reason."""
         return self.intake.faults.by_key().get(peer.public_key, {})

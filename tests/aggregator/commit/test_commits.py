@@ -39,13 +39,6 @@ def listed_in(log: Aggregator, round_: int) -> list[bytes]:
     return [one.contribution for one in log.ledger.table_at(round_) or ()]
 
 
-async def a_round(log: Aggregator) -> None:
-    """Have everybody's contributions committed."""
-    for one in everybodys(log.ledger):
-        await log.inclusion_promise(one)
-    await log.finish_round()
-
-
 def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(play: Play, tmp_path: Path) -> None:
     async def story(world: World) -> None:
         log = await world.start()
@@ -85,7 +78,7 @@ def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_taken(play
         log = await world.start()
         for number in (1, 2):
             late, last = made(log.ledger, MANY_PEERS[3]), made(log.ledger, A)
-            await a_round(log)
+            await log.everybodys_round()
             assert log.ledger.round == number
             assert log.run.follower.state is not None
             assert state_digest(log.run.follower.state) == log.ledger.state
@@ -149,7 +142,7 @@ def test_bodies_are_shown_to_nobody_before_the_commit(play: Play) -> None:
 def test_after_its_time_a_round_closes_as_soon_as_all_are_in_whom_it_waits_for(play: Play) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        await a_round(log)
+        await log.everybodys_round()
         contributions = everybodys(log.ledger)
         await log.inclusion_promise(contributions[0])
         for one in contributions[1:]:
@@ -260,7 +253,7 @@ def test_a_disk_that_refuses_stops_the_program(
         if again.ledger.round == 0:
             await again.finish_round()
         assert listed_in(again, 1) == [one.digest for one in contributions]
-        await a_round(again)
+        await again.everybodys_round()
 
     play(story)
 
@@ -287,9 +280,8 @@ def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(play: Play, monkeyp
         log = await world.start()
         lets, save = threading.Semaphore(0), log.run.follower.save
         monkeypatch.setattr(log.run.follower, "save", lambda *args: (lets.acquire(timeout=60), save(*args)))
-        for _ in range(2):
-            await a_round(log)
-        await a_round(log)
+        for _ in range(3):
+            await log.everybodys_round()
         assert len(log.commits._saving) == manta_swarm.aggregator.commit.commits._MAX_SAVING + 1
         for one in everybodys(log.ledger):  # a fourth round may come in, but is not committed
             await log.inclusion_promise(one)

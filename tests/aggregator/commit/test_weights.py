@@ -43,9 +43,7 @@ async def told(log: Aggregator, round_: int) -> tuple[Weighed, ...]:
 def test_weights_are_the_same_after_a_start_and_clipped_ones_too(play: Play) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        for one in everybodys(log.ledger):
-            await log.inclusion_promise(one)
-        await log.finish_round()
+        await log.everybodys_round()
         loud = made_of(log.ledger, A, 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
         for one in (loud, made_together(log.ledger, [B, C])):
             await log.inclusion_promise(one)
@@ -65,9 +63,7 @@ def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play
     async def story(world: World) -> None:
         log = await world.start()
         for _ in range(2):
-            for one in everybodys(log.ledger):
-                await log.inclusion_promise(one)
-            await log.finish_round()
+            await log.everybodys_round()
         again = await world.restart()
         again.run.bodies._file(1).path.unlink()
         with pytest.raises(Refused, match="cannot be computed here any more"):

@@ -99,8 +99,7 @@ def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, i
     async def story(service: Service) -> None:
         made, other = service.made(A), service.made(B)
         await service.hand_in(other)
-        await service.header(made)
-        await service.part(made, 0)
+        await service.begin(made)
         handler = service.network.endpoints[PublicKey(OPERATOR.public_key)].handlers["body"]
         message = BodyPart(made.digest, 1, made.groups[1] if is_good else bytes(len(made.groups[1]))).pack()
         calling = asyncio.ensure_future(handler(PublicKey(A.public_key), message))
@@ -142,12 +141,9 @@ def test_a_header_in_time_and_a_body_within_the_grace_count_for_whoever_was_in_t
 
 def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_round(play: Play) -> None:
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         late, other = service.made(A), service.made(B)
-        await service.header(late)
-        await service.part(late, 0)
+        await service.begin(late)
         await service.hand_in(other)
         service.clock.now += OPEN_MS + GRACE_MS
         await says_no(service.part(late, 1), "hand it in again")
@@ -167,9 +163,7 @@ def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) ->
     """It comes in time for one round, whose update sorts channels, and again when it can only count in the next."""
 
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         late, other = service.made(A), service.made(B)
         await service.header(late)
         await service.hand_in(other)
@@ -188,11 +182,9 @@ def test_what_is_in_a_table_is_said_to_be_for_as_long_as_tables_are_kept(play: P
         for _ in range(KEPT_TABLES - 1):
             answer = await service.header(first)
             assert (answer.status, answer.round) == (HandIn.LISTED, 1)
-            await service.hand_in(service.made(B))
-            service.commit()
+            await service.round(B)
         assert service.refused(A) == {}
-        await service.hand_in(service.made(B))
-        service.commit()
+        await service.round(B)
         await says_no(service.header(first), "commits old")
 
     play(story)
@@ -309,8 +301,7 @@ def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, has_ro
         good, chunk = service.made(A), bytes([1]) + bytes(2 * CHUNK)  # of zeros, with an exponent
         bad = replace(good, body=chunk + good.body[len(chunk) :])
         made = replace(bad, header=header_of(service.ledger, A, body=Blob.of(bad.groups).root if has_root else bytes(32)))
-        await service.header(made)
-        await service.part(made, 0)
+        await service.begin(made)
         await says_no(service.part(made, 1), says)
         assert service.refused(A) == {"bad body": 1}
         assert not service.intake._uploads

@@ -119,8 +119,7 @@ def test_of_one_claim_that_cannot_stand_there_is_nothing_left_and_it_is_refused(
 def test_a_founder_that_hands_in_without_the_blamed_one_replaces_what_has_no_body(play: Play) -> None:
     async def story(service: Service) -> None:
         first, second = service.made_together(A, B, C), service.made_together(A, C, seed=1)
-        await service.header(first)
-        await service.part(first, 0)
+        await service.begin(first)
         await service.hand_in(second)
         await says_no(service.part(first, 1), "no header of this body")
         assert (await service.header(first)).status == HandIn.LATER  # the second has its body, and stays
@@ -189,8 +188,7 @@ def test_an_inclusion_promise_for_work_that_a_member_did_alone_is_kept_though_it
 def test_members_who_came_alone_count_where_the_cohorts_body_never_comes_and_are_named_to_it(play: Play) -> None:
     async def story(service: Service) -> None:
         whole, alone = service.made_together(A, B, C), service.made(B, of=A)
-        await service.header(whole)
-        await service.part(whole, 0)
+        await service.begin(whole)
         await service.hand_in(alone)
         assert service.commit() == (alone.digest,)
         assert service.refused(A) == {"no body by the deadline": 1}
@@ -217,8 +215,7 @@ def test_a_header_is_listed_only_if_one_table_has_all_of_its_work(play: Play) ->
 
 def test_of_a_claim_on_another_base_nothing_is_listed(play: Play) -> None:
     async def story(service: Service) -> None:
-        await service.hand_in(service.made(A))
-        service.commit()
+        await service.round(A)
         for changes in ({"base": bytes(32)}, {"run": bytes(32)}):
             header = header_of(service.ledger, A, round=1, **changes)
             await says_no(service.header(Made(A, header, b"", NUM_WEIGHTS)), "of another run|another base")
@@ -232,8 +229,7 @@ def test_of_a_claim_on_another_base_nothing_is_listed(play: Play) -> None:
 def test_a_members_wrong_body_is_its_own_fault_whoever_sees_it_checked_and_the_founder_brings_the_right_one(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made_together(A, B)
-        await service.header(made, by=B)
-        await service.part(made, 0, by=B)
+        await service.begin(made, by=B)
         wrong = asyncio.create_task(service.part(made, 1, bytes(len(made.groups[1])), by=B))
         await asyncio.sleep(0)
         await service.header(made)  # the founder, while it is being checked
@@ -264,8 +260,7 @@ def test_the_groups_of_a_body_come_from_one_member_and_the_founder_may_take_over
 def test_another_member_takes_over_only_once_nothing_came_for_a_while(play: Play) -> None:
     async def story(service: Service) -> None:
         made = service.made_together(A, B, C)
-        await service.header(made)
-        await service.part(made, 0)
+        await service.begin(made)
         service.clock.now += GRACE_MS - 1
         await service.header(made, by=B)
         await says_no(service.part(made, 1, by=B), "another member brings this body")
@@ -324,8 +319,7 @@ def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: P
     async def story(service: Service) -> None:
         alone, whole = service.made(B, of=A), service.made_together(A, B)
         await service.hand_in(alone)
-        await service.header(whole)
-        await service.part(whole, 0)
+        await service.begin(whole)
         await service.restart()
         assert (await service.header(alone)).status == HandIn.HAVE_PROMISE
         assert service.commit() == (alone.digest,)
@@ -339,15 +333,11 @@ def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: P
 
 def test_what_came_of_a_body_stays_over_the_close_for_who_was_in_the_last_table(play: Play) -> None:
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         slow = service.made(A)
-        await service.header(slow)
-        await service.part(slow, 0)
+        await service.begin(slow)
         for _ in range(3):
-            await service.hand_in(service.made(B))
-            service.commit()
+            await service.round(B)
         assert len(service.intake._uploads) == 0
         assert service.refused(A) == {}  # it is under way
         answer = await service.header(slow)
@@ -370,16 +360,13 @@ def test_what_came_of_a_body_stays_over_the_close_for_who_was_in_the_last_table(
 
 def test_whose_body_misses_round_after_round_without_more_of_it_is_blamed(play: Play) -> None:
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         slow = service.made(A)
         for round_ in range(3):
             await service.header(slow)
             if round_ == 0:
                 await service.part(slow, 0)
-            await service.hand_in(service.made(B))
-            service.commit()
+            await service.round(B)
         assert sum(service.refused(A).values()) == 2
         assert service.ledger.round == 4
 
@@ -405,15 +392,11 @@ def test_of_a_body_that_is_being_stored_one_group_is_sent_again_for_its_inclusio
 
 def test_what_came_of_a_body_is_forgotten_once_it_is_too_old_or_somebody_elses(play: Play) -> None:
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         slow, strange = service.made(A), service.made(C)
         for one in (slow, strange):
-            await service.header(one)
-            await service.part(one, 0)
-        await service.hand_in(service.made(B))
-        service.commit()
+            await service.begin(one)
+        await service.round(B)
         assert list(service.intake._uploads._missed) == [A.public_key]  # a newcomer has no claim to the room
         other = service.made(A, seed=1)
         await service.header(other)
@@ -422,11 +405,9 @@ def test_what_came_of_a_body_is_forgotten_once_it_is_too_old_or_somebody_elses(p
         service.commit()
         assert not service.intake._uploads._missed
         slow = service.made(A)
-        await service.header(slow)
-        await service.part(slow, 0)
+        await service.begin(slow)
         for _ in range(5):
-            await service.hand_in(service.made(B))
-            service.commit()
+            await service.round(B)
         assert not service.intake._uploads._missed
 
     play(story)
@@ -435,15 +416,11 @@ def test_what_came_of_a_body_is_forgotten_once_it_is_too_old_or_somebody_elses(p
 def test_the_room_for_bodies_that_missed_a_round_is_what_the_others_leave(play: Play) -> None:
     async def story(service: Service) -> None:
         service.intake._uploads._max_held = 3
-        for peer in (A, B, C, D):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B, C, D)
         for peer in (A, B, C):
             slow = service.made(peer)
-            await service.header(slow)
-            await service.part(slow, 0)
-        await service.hand_in(service.made(D))
-        service.commit()
+            await service.begin(slow)
+        await service.round(D)
         assert set(service.intake._uploads._missed) == {A.public_key, B.public_key, C.public_key}
         await service.header(service.made(D))
         assert len(service.intake._uploads._missed) == 2  # the room is for those who have a place

@@ -41,8 +41,7 @@ def test_of_a_founder_one_body_is_held_however_many_it_announces(play: Play) -> 
     async def story(service: Service) -> None:
         made = [service.made(A, seed=seed) for seed in range(4)]
         for one in made:
-            await service.header(one)
-            await service.part(one, 0)
+            await service.begin(one)
             assert held(service) == [1]
         for one in made[:-1]:
             await says_no(service.part(one, 1), "no header of this body")
@@ -187,8 +186,7 @@ def test_a_fault_of_the_program_stops_it_and_leaves_nobody_waiting(play: Play, m
             raise ZeroDivisionError
 
         made = service.made(A)
-        await service.header(made)
-        await service.part(made, 0)
+        await service.begin(made)
         monkeypatch.setattr(service.intake, "_checked", fail)
         with pytest.raises(ZeroDivisionError):
             await service.part(made, 1)
@@ -227,8 +225,7 @@ def test_all_inclusion_promises_hold_after_a_restart_for_the_open_round_and_the_
     async def story(service: Service) -> None:
         now, early, headed = service.made(A), service.made(B), service.made(C)
         await service.hand_in(now)
-        await service.header(headed)
-        await service.part(headed, 0)
+        await service.begin(headed)
         service.clock.now += OPEN_MS
         assert (await service.hand_in(early)).round == 2
         await service.restart()
@@ -248,9 +245,7 @@ def test_all_inclusion_promises_hold_after_a_restart_for_the_open_round_and_the_
 
 def test_a_restart_in_the_grace_waits_a_whole_round_for_those_without_an_inclusion_promise(play: Play) -> None:
     async def story(service: Service) -> None:
-        for peer in (A, B):
-            await service.hand_in(service.made(peer))
-        service.commit()
+        await service.round(A, B)
         await service.hand_in(service.made(A))
         await service.header(service.made(B))
         service.clock.now += OPEN_MS + GRACE_MS // 2

@@ -14,7 +14,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from tests.aggregator.at_work import Aggregator, World, at_work
-from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+from tests.aggregator.real_run import CONFIG, PEERS
 from tests.audited import AUDITORS, verdict_of
 
 AUDITOR = AUDITORS[0]
@@ -35,9 +35,7 @@ AUDITED = CONFIG.model_copy(update={"trust": TRUST, "run": CONFIG.run.model_copy
 async def to_the_end(log: Aggregator) -> None:
     """Have the rounds of the run committed."""
     for _ in range(ROUNDS):
-        for one in everybodys(log.ledger):
-            await log.inclusion_promise(one)
-        await log.finish_round()
+        await log.everybodys_round()
     assert log.ledger.finished
 
 

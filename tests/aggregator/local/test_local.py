@@ -94,6 +94,13 @@ def report(
     )
 
 
+def printed(made: Report) -> str:
+    """Return what a person reads of a report."""
+    written = io.StringIO()
+    show(made, Console(file=written, width=80))
+    return written.getvalue()
+
+
 def failed(made: Report) -> list[str]:
     assert made.succeeded == (not [check for check in made.checks if not check.passed])
     return [check.name for check in made.checks if not check.passed]
@@ -311,40 +318,34 @@ def test_the_report_comes_back_from_its_json() -> None:
 
 
 def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
-    console = Console(file=io.StringIO(), width=80)
     refused = {"malformed": 1, "no body": 2}
     peers = peer("peer-0", dropped=2, handed_in=1_500_000), peer("peer-1", handed_in=500_000)
-    show(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused), console)
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ROOT in printed
-    assert "50.0 % on held-out data (the aim is 97 %)" in printed
-    assert "192 (96.0 % of those trained)" in printed
-    assert "2 cohorts, 10 local steps a round, topk-512-3" in printed
-    assert "1.0 MB a peer, 1.5 MB at most" in printed
-    assert "2 (too old: 2)" in printed
-    assert "3 (malformed: 1, no body: 2)" in printed
-    assert "failed: the largest subnet reaches 90 %" in printed
-    assert "…" not in printed
+    read = printed(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused))
+    assert ROOT in read
+    assert "50.0 % on held-out data (the aim is 97 %)" in read
+    assert "192 (96.0 % of those trained)" in read
+    assert "2 cohorts, 10 local steps a round, topk-512-3" in read
+    assert "1.0 MB a peer, 1.5 MB at most" in read
+    assert "2 (too old: 2)" in read
+    assert "3 (malformed: 1, no body: 2)" in read
+    assert "failed: the largest subnet reaches 90 %" in read
+    assert "…" not in read
 
 
 def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    show(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)), console)
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "1.65 px on held-out data" in printed
-    assert "4.50 px: the held-out data's median" in printed
-    assert "the aim" not in printed
-    assert "everything that had to hold holds" in printed
+    read = printed(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)))
+    assert "1.65 px on held-out data" in read
+    assert "4.50 px: the held-out data's median" in read
+    assert "the aim" not in read
+    assert "everything that had to hold holds" in read
 
 
 def test_a_report_ends_with_the_command_that_takes_a_network_out_of_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "aggregator" / "snapshots"
     folder.mkdir(parents=True)
     for taken in (False, True):
-        console = Console(file=io.StringIO(), width=80)
-        show(report().model_copy(update={"directory": str(tmp_path)}), console)
-        printed = console.file.getvalue()  # type: ignore[attr-defined]
-        assert (f"manta-search export --snapshot {folder / 'round-00000012.safetensors'} --arch" in printed) == taken
+        read = printed(report().model_copy(update={"directory": str(tmp_path)}))
+        assert (f"manta-search export --snapshot {folder / 'round-00000012.safetensors'} --arch" in read) == taken
         for round_ in (8, 12):
             (folder / f"round-{round_:08}.safetensors").touch()
 
