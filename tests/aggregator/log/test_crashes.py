@@ -97,29 +97,23 @@ def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monk
     play(story)
 
 
-def images_of_the_transaction(world: World, log: Aggregator, patch: pytest.MonkeyPatch, moment: str) -> list[Path]:
-    """Return what will have a copy of the disk "before" or "after" each transaction to come."""
-    images: list[Path] = []
-    store = log.run.log._store
-
-    def filmed(entries: Sequence[bytes]) -> None:
-        if moment == "after":
-            store(entries)
-        images.append(world.image())
-        if moment == "before":
-            store(entries)
-
-    patch.setattr(log.run.log, "_store", filmed)
-    return images
-
-
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_around_the_transaction_it_comes_to_the_same_log_and_keeps_a_cohorts_and_its_members_own_promises_by_one_row(
     play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        images = images_of_the_transaction(world, log, monkeypatch, moment)
+        images: list[Path] = []
+        store = log.run.log._store
+
+        def filmed(entries: Sequence[bytes]) -> None:
+            if moment == "after":
+                store(entries)
+            images.append(world.image())
+            if moment == "before":
+                store(entries)
+
+        monkeypatch.setattr(log.run.log, "_store", filmed)
         contributions = [
             made(log.ledger, PEERS[1], founder=PEERS[0].public_key),
             made_together(log.ledger, PEERS[:2]),

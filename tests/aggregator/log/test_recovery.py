@@ -1,12 +1,7 @@
 """A folder that was put back to an earlier moment gets what it lacks out of a copy that others have, or stays as it is."""
 
 import asyncio
-import functools
-import http.server
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +19,7 @@ from manta_swarm.protocol.errors import OtherHistory, StorageError, UserError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.notes import TreeHead, head_text, sign_tree_head
 from manta_swarm.protocol.tiles import Tile
+from tests.aggregator.log.served import served
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
@@ -83,24 +79,6 @@ def scene(made: Scene, tmp_path: Path) -> Scene:
     return replace(made, directory=folders["copy"], public=folders["public"])
 
 
-@contextmanager
-def web(folder: Path) -> Iterator[str]:
-    """Serve a folder as any web server does."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_a_log_that_was_stopped_by_a_newer_head_goes_on_with_all_of_it(scene: Scene) -> None:
     keep_evidence(scene.directory, scene.evidence)
     with pytest.raises(OtherHistory, match="manta-aggregator recover"):
@@ -119,8 +97,8 @@ def test_a_log_that_was_stopped_by_a_newer_head_goes_on_with_all_of_it(scene: Sc
 
 
 def test_a_copy_behind_a_web_server_is_as_good(scene: Scene) -> None:
-    with web(scene.public) as url:
-        assert scene.recover(copy_at(url)).new_entries == (ALL - OLD) * ENTRIES
+    with served(scene.public) as shown:
+        assert scene.recover(copy_at(shown.url)).new_entries == (ALL - OLD) * ENTRIES
     assert verified(scene.directory).rounds == ALL
 
 
@@ -192,8 +170,8 @@ def test_what_does_not_hold_changes_nothing(scene: Scene, tmp_path: Path) -> Non
         with pytest.raises(UserError):
             scene.recover(FolderCopy(copy))
         if data is None:
-            with web(copy) as url, pytest.raises(UserError):
-                scene.recover(WebCopy(url))
+            with served(copy) as shown, pytest.raises(UserError):
+                scene.recover(WebCopy(shown.url))
     assert {path.name: path.read_bytes() for path in scene.directory.iterdir() if path.name in before} == before
     with pytest.raises(UserError, match="no folder, and no address"):
         copy_at("ftp://somewhere")
