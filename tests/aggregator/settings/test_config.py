@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
+from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
 from manta_swarm.aggregator.settings.sections import RunSection
 from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.spaces.cost import cost_table, macs
@@ -218,6 +218,13 @@ def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(b" " * ((1 << 20) + 1))
     with pytest.raises(UserError, match=r"run\.toml: it has more than 1048576 bytes"):
         load_run_file(tmp_path / "run.toml")
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "mine")
+    with pytest.raises(UserError, match="exists already"):
+        write_run_file(path, RunConfig())
+    assert path.read_text() == "mine"
 
 
 ON_DIGITS = {name: values for name, values in CHANGED.items() if name not in ("data", "trust")}
