@@ -104,9 +104,10 @@ def test_a_run_file_that_does_not_exist(tmp_path: Path, directory: Path) -> None
         ("[run]\nronds = 5\n", ("run.ronds", "manta-aggregator init")),
         ("[run\n", ("cannot read",)),
         ('[run]\nname = "My Run"\n', ("plain lower-case name", "My Run")),
+        ('[optimizer]\nouter_momentum = "1"\n', ("outer_momentum below 1",)),
         ('[data]\ndataset = "folder-flowers"\n', ("folder-flowers", "--data-root")),
     ],
-    ids=["unknown key", "not TOML", "no manifest", "no data"],
+    ids=["unknown key", "not TOML", "no manifest", "a momentum that grows", "no data"],
 )
 def test_a_run_file_that_makes_no_run(run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
     run_file.write_text(text)

@@ -1,5 +1,6 @@
 """A run's directory: made, opened again where it was, refused when it is another's; and the program around it without a network."""
 
+import asyncio
 import shutil
 import stat
 from pathlib import Path
@@ -8,13 +9,16 @@ import pytest
 import torch
 
 from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, open_run
-from manta_swarm.aggregator.log.storage import DATABASE
+from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
+from manta_swarm.aggregator.operator import Operator
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import FollowerSection
+from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.errors import StorageError, UserError
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, commit, everybodys, opened, play, with_follower
 from tests.command import contents
+from tests.consoles import Lines
 
 SNAPSHOT = "snapshots/round-00000000.safetensors"
 
@@ -201,3 +205,21 @@ def test_a_new_run_may_begin_with_the_weights_of_another_one(directory: Path, tm
     with pytest.raises(UserError):
         open_run(CONFIG, tmp_path / "other", OPERATOR, DATASET, directory / "manifest.cbor")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_lost_file_is_a_storage_error_that_says_where_and_keeps_no_lock(directory: Path) -> None:
+    run = make(directory)
+    for lost, named in ((SNAPSHOT, "snapshots holds no state"), (MANIFEST, MANIFEST)):
+        kept = (directory / lost).read_bytes()
+        (directory / lost).unlink()
+        with pytest.raises(StorageError, match=named):
+            open_run(CONFIG, directory, OPERATOR, DATASET)
+        (directory / lost).write_bytes(kept)
+        assert make(directory) == run
+
+
+def test_a_lost_key_is_not_replaced_by_a_new_one(directory: Path) -> None:
+    make(directory)
+    with pytest.raises(UserError, match=r"identity\.key is missing.*backup"):
+        asyncio.run(Operator(Start(CONFIG, directory, page=""), Lines()).run())
+    assert not (directory / "identity.key").exists()

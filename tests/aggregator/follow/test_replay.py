@@ -8,8 +8,9 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.follow.replay import Replayed, replay_directory
+from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.training.update import state_digest
-from manta_swarm.protocol.errors import StorageError
+from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.table import weights_root
 from tests.aggregator.made import made_of, values_of
 from tests.aggregator.real_run import (
@@ -200,14 +201,18 @@ def test_a_missing_body_is_named_by_its_round(directory: Path) -> None:
     assert complaint(directory) == "a body of round 3 is missing; restore the bodies from a backup"
 
 
-def test_another_body_with_the_same_header_is_found(directory: Path) -> None:
+def test_a_body_that_is_damaged_or_another_than_its_header_says_is_found(directory: Path) -> None:
     run = opened(directory)
-    kept = run.bodies.read(3)
+    kept, path = run.bodies.read(3), bodies(directory, 3)
     run.log.close()
-    other = type(kept[0])(kept[0].header, kept[1].body)
-    bodies(directory, 3).unlink()
-    run.bodies.append([(3, one) for one in (other, *kept[1:])])
-    assert complaint(directory) == ("a body of round 3 is damaged (it is another one than the log lists); restore the bodies from a backup")
+    path.unlink()
+    for one in (type(kept[0])(kept[0].header, kept[1].body), *kept[1:]):  # as they come: each has a sync of its own
+        run.bodies.append([(3, one)])
+    assert complaint(directory) == "a body of round 3 is damaged (it is another one than the log lists); restore the bodies from a backup"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 6] ^= 1
+    path.write_bytes(data)
+    assert complaint(directory) == f"{path} is damaged after its first 0 bytes; restore it from a backup"
 
 
 def test_without_a_snapshot_that_the_bodies_follow_there_is_nothing_to_begin_with(directory: Path) -> None:
@@ -230,6 +235,12 @@ def test_a_log_that_says_what_is_false_is_found(directory: Path, lies: dict[str,
 def test_a_log_that_does_not_verify_is_not_computed_again(directory: Path) -> None:
     (directory / "tree-head.txt").write_text("garbage")
     assert "tree-head.txt" in complaint(directory)
+
+
+def test_a_directory_without_a_log_is_the_users_mistake(tmp_path: Path) -> None:
+    for look in (replay_directory, verify_directory):
+        with pytest.raises(UserError, match="holds no log"):
+            look(tmp_path)
 
 
 # The command.

@@ -168,6 +168,7 @@ def test_any_flipped_node_is_found_and_names_the_entry_that_completed_it(directo
         ("UPDATE log SET operator = zeroblob(32)", "an operator that the manifest does not name"),
         ("DELETE FROM log", "does not say whose log it is"),
         ("DROP TABLE nodes", "no such table"),
+        ("DROP TABLE log", "no such table"),
         ("PRAGMA user_version = 9", "has format 9"),
         ("PRAGMA user_version = 0", "is empty or no log: something else changed it; restore it from a backup"),
     ],
@@ -176,6 +177,13 @@ def test_whatever_else_was_changed_is_found(directory: Path, statement: str, com
     change(directory, statement)
     for look in (verified, reopen):
         with pytest.raises(StorageError, match=complaint):
+            look(directory)
+
+
+def test_an_emptied_database_is_one_that_was_changed(directory: Path) -> None:
+    (directory / DATABASE).write_bytes(b"")
+    for look in (verified, reopen):
+        with pytest.raises(StorageError, match="something else changed it; restore it from a backup"):
             look(directory)
 
 
