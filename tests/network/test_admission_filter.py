@@ -1,6 +1,5 @@
 """A node that is held to a run's admission, over an in-memory network: whom it answers, whose records it believes."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -54,81 +53,66 @@ async def call(admission_filter: Any, other: Identity, method: str = "echo") -> 
     return answer
 
 
-def test_an_admission_proof_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
-    async def story() -> None:
-        scene = FilteredNodes(INVITED)
-        alice, _ = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
-        calls = []
-        scene.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
-        assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
-        assert [method for _, method in calls] == ["echo", "admission-proof", "echo", "echo"]
-        stranger = await scene.admission_filter(STRANGER)
-        with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
-            await call(stranger, BOB)
-        assert await call(stranger, BOB, "manifest") == b"hello"
-
-    asyncio.run(story())
+async def test_an_admission_proof_is_shown_once_and_a_stranger_is_told_what_to_ask_for() -> None:
+    scene = FilteredNodes(INVITED)
+    alice, _ = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
+    calls = []
+    scene.network.lost = lambda sender, _, method: bool(calls.append((sender, method)))  # type: ignore[func-returns-value]
+    assert [await call(alice, BOB) for _ in range(2)] == [b"hello"] * 2
+    assert [method for _, method in calls] == ["echo", "admission-proof", "echo", "echo"]
+    stranger = await scene.admission_filter(STRANGER)
+    with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
+        await call(stranger, BOB)
+    assert await call(stranger, BOB, "manifest") == b"hello"
 
 
-def test_anothers_admission_proof_opens_nothing() -> None:
-    async def story() -> None:
-        scene = FilteredNodes(INVITED)
-        await scene.admission_filter(BOB, has_proof=True)
-        thief = scene.network.endpoint(STRANGER.public_key)
-        for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
-            with pytest.raises(Refused, match=r"proof"):
-                await thief.call(BOB.public_key, "admission-proof", pack(scene.shown(key, signer)), timeout_s=20)
-        with pytest.raises(Refused, match=NOT_ADMITTED):
-            await call(thief, BOB)
-
-    asyncio.run(story())
+async def test_anothers_admission_proof_opens_nothing() -> None:
+    scene = FilteredNodes(INVITED)
+    await scene.admission_filter(BOB, has_proof=True)
+    thief = scene.network.endpoint(STRANGER.public_key)
+    for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
+        with pytest.raises(Refused, match=r"proof"):
+            await thief.call(BOB.public_key, "admission-proof", pack(scene.shown(key, signer)), timeout_s=20)
+    with pytest.raises(Refused, match=NOT_ADMITTED):
+        await call(thief, BOB)
 
 
-def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
-    async def story() -> None:
-        scene = FilteredNodes(LISTED)
-        alice, _ = await scene.admission_filter(ALICE), await scene.admission_filter(BOB)
-        assert await call(alice, BOB) == b"hello"
-        with pytest.raises(Refused, match="its manifest lists"):
-            await call(await scene.admission_filter(STRANGER), BOB)
-
-    asyncio.run(story())
+async def test_where_keys_are_listed_nothing_has_to_be_shown() -> None:
+    scene = FilteredNodes(LISTED)
+    alice, _ = await scene.admission_filter(ALICE), await scene.admission_filter(BOB)
+    assert await call(alice, BOB) == b"hello"
+    with pytest.raises(Refused, match="its manifest lists"):
+        await call(await scene.admission_filter(STRANGER), BOB)
 
 
 @pytest.mark.parametrize(("rule", "has_proof"), [(INVITED, True), (LISTED, False)])
-def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_proof: bool) -> None:
-    async def story() -> None:
-        scene = FilteredNodes(rule)
-        alice, bob = (
-            await scene.admission_filter(ALICE, has_proof=has_proof),
-            await scene.admission_filter(BOB, has_proof=has_proof),
-        )
-        stranger = await scene.admission_filter(STRANGER)
-        await alice.publish("members", b"alice", ttl_s=60)
-        await stranger.publish("members", b"stranger", ttl_s=60)
+async def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_proof: bool) -> None:
+    scene = FilteredNodes(rule)
+    alice, bob = (
+        await scene.admission_filter(ALICE, has_proof=has_proof),
+        await scene.admission_filter(BOB, has_proof=has_proof),
+    )
+    stranger = await scene.admission_filter(STRANGER)
+    await alice.publish("members", b"alice", ttl_s=60)
+    await stranger.publish("members", b"stranger", ttl_s=60)
+    assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
+    assert await call(alice, BOB) == b"hello"
+    plain = scene.network.endpoint(STRANGER.public_key)
+    stolen = Carried((scene.shown(ALICE),), b"stranger")
+    for value in (b"stranger", pack(stolen), b""):
+        await plain.publish("members", value, ttl_s=60)
         assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
-        assert await call(alice, BOB) == b"hello"
-        plain = scene.network.endpoint(STRANGER.public_key)
-        stolen = Carried((scene.shown(ALICE),), b"stranger")
-        for value in (b"stranger", pack(stolen), b""):
-            await plain.publish("members", value, ttl_s=60)
-            assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
-
-    asyncio.run(story())
 
 
-def test_a_guest_is_answered_and_found_by_nobody() -> None:
-    async def story() -> None:
-        scene = FilteredNodes(INVITED)
-        alice, bob = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
-        guest = await scene.admission_filter(STRANGER, has_proof=True, role=GUEST)
-        for member in (alice, bob):  # the one hears of it by its records first, the other by its call
-            await guest.publish("members", b"guest", ttl_s=60)
-            assert await member.lookup("members") == {}
-            assert await guest.call(member.key, "echo", b"hello", timeout_s=20) == b"hello"
-            assert await member.lookup("members") == {}
-            assert (guest.key in member.known, member.known.trains(guest.key)) == (True, False)
-        await alice.publish("members", b"alice", ttl_s=60)
-        assert await guest.lookup("members") == {ALICE.public_key: b"alice"}
-
-    asyncio.run(story())
+async def test_a_guest_is_answered_and_found_by_nobody() -> None:
+    scene = FilteredNodes(INVITED)
+    alice, bob = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
+    guest = await scene.admission_filter(STRANGER, has_proof=True, role=GUEST)
+    for member in (alice, bob):  # the one hears of it by its records first, the other by its call
+        await guest.publish("members", b"guest", ttl_s=60)
+        assert await member.lookup("members") == {}
+        assert await guest.call(member.key, "echo", b"hello", timeout_s=20) == b"hello"
+        assert await member.lookup("members") == {}
+        assert (guest.key in member.known, member.known.trains(guest.key)) == (True, False)
+    await alice.publish("members", b"alice", ttl_s=60)
+    assert await guest.lookup("members") == {ALICE.public_key: b"alice"}

@@ -16,7 +16,7 @@ from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import now
 
 ASKER = Identity(b"\x50" * 32)
 RUN, STATE, DATA = sha256(b"run"), sha256(b"state"), sha256(b"data")
@@ -95,230 +95,187 @@ class Members:
 
 
 TRUTH = [truth(text) for text in TEXTS]
+pytestmark = pytest.mark.virtual_time
 
 
-def test_work_is_shared_out_and_a_part_of_it_is_done_twice() -> None:
-    async def work() -> None:
-        members = Members(truth, truth, truth)
-        await members.start()
-        assert await members.measured() == TRUTH
-        assert all(members.asked[members.key(place)] >= 8 for place in range(3))
-        assert len(TEXTS) + 4 <= sum(members.asked.values()) < 2 * len(TEXTS)
-        assert members.asking.num_checked > 0
-        assert not members.asking.liars
-
-    run_virtual(work())
+async def test_work_is_shared_out_and_a_part_of_it_is_done_twice() -> None:
+    members = Members(truth, truth, truth)
+    await members.start()
+    assert await members.measured() == TRUTH
+    assert all(members.asked[members.key(place)] >= 8 for place in range(3))
+    assert len(TEXTS) + 4 <= sum(members.asked.values()) < 2 * len(TEXTS)
+    assert members.asking.num_checked > 0
+    assert not members.asking.liars
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_liar_is_named_and_nothing_of_it_is_used(place: int) -> None:
-    async def work() -> None:
-        members = Members(*(lie if each == place else truth for each in range(3)))
-        await members.start()
-        assert await members.measured() == TRUTH
-        liar = members.key(place)
-        assert list(members.asking.liars) == [liar]
-        signed = members.asking.liars[liar].answer
-        assert signed is not None
-        assert signed.open().key == liar  # its own word, for whoever wants to see it
-        assert any(liar.hex() in line for line in members.asking.take_lines())
-        asked = members.asked[liar]
-        assert await members.measured() == TRUTH
-        assert members.asked[liar] == asked
-        assert members.asking.num_doubtful == 0
-
-    run_virtual(work())
+async def test_a_liar_is_named_and_nothing_of_it_is_used(place: int) -> None:
+    members = Members(*(lie if each == place else truth for each in range(3)))
+    await members.start()
+    assert await members.measured() == TRUTH
+    liar = members.key(place)
+    assert list(members.asking.liars) == [liar]
+    signed = members.asking.liars[liar].answer
+    assert signed is not None
+    assert signed.open().key == liar  # its own word, for whoever wants to see it
+    assert any(liar.hex() in line for line in members.asking.take_lines())
+    asked = members.asked[liar]
+    assert await members.measured() == TRUTH
+    assert members.asked[liar] == asked
+    assert members.asking.num_doubtful == 0
 
 
-def test_one_that_lies_later_on_is_found_by_chance() -> None:
-    async def work() -> None:
-        members = Members(truth, truth, truth)
-        count = Counter[str]()
+async def test_one_that_lies_later_on_is_found_by_chance() -> None:
+    members = Members(truth, truth, truth)
+    count = Counter[str]()
 
-        def turncoat(text: str) -> Result:
-            count["asked"] += 1
-            return truth(text) if count["asked"] < 20 else lie(text)
+    def turncoat(text: str) -> Result:
+        count["asked"] += 1
+        return truth(text) if count["asked"] < 20 else lie(text)
 
-        members._measures[members.key(1)] = turncoat
-        await members.start()
-        for _ in range(8):
-            await members.measured()
-        assert list(members.asking.liars) == [members.key(1)]
-
-    run_virtual(work())
+    members._measures[members.key(1)] = turncoat
+    await members.start()
+    for _ in range(8):
+        await members.measured()
+    assert list(members.asking.liars) == [members.key(1)]
 
 
-def test_two_that_contradict_each_other_are_not_believed_where_there_is_no_third() -> None:
-    async def work() -> None:
-        members = Members(lie, truth)
-        await members.start()
-        with pytest.raises(Unsettled, match="nobody else"):
-            await members.measured()
-        assert not members.asking.liars
-
-    run_virtual(work())
+async def test_two_that_contradict_each_other_are_not_believed_where_there_is_no_third() -> None:
+    members = Members(lie, truth)
+    await members.start()
+    with pytest.raises(Unsettled, match="nobody else"):
+        await members.measured()
+    assert not members.asking.liars
 
 
-def test_many_that_all_contradict_each_other_are_no_liars_for_that() -> None:
-    async def work() -> None:
-        members = Members(*(saying(loss) for loss in range(0, 70_000, 10_000)))
-        await members.start()
-        with pytest.raises(Unsettled, match="5 of the run's members contradict each other"):
-            await members.measured()
-        assert not members.asking.liars
-
-    run_virtual(work())
+async def test_many_that_all_contradict_each_other_are_no_liars_for_that() -> None:
+    members = Members(*(saying(loss) for loss in range(0, 70_000, 10_000)))
+    await members.start()
+    with pytest.raises(Unsettled, match="5 of the run's members contradict each other"):
+        await members.measured()
+    assert not members.asking.liars
 
 
 @pytest.mark.parametrize("other", [Result.of(array("i", [7] * 49), array("i"), ()), Result.of(array("i", [7] * 50), None, (1, 2, 3))])
-def test_what_is_of_other_samples_is_never_taken_on_one_word(other: Result) -> None:
+async def test_what_is_of_other_samples_is_never_taken_on_one_word(other: Result) -> None:
     """The member's first answers are right, so what it says later is taken unchecked for the most part."""
+    members = Members(truth, truth, truth)
+    count = Counter[str]()
 
-    async def work() -> None:
-        members = Members(truth, truth, truth)
-        count = Counter[str]()
+    def turncoat(text: str) -> Result:
+        count["asked"] += 1
+        return truth(text) if count["asked"] < 13 else other
 
-        def turncoat(text: str) -> Result:
-            count["asked"] += 1
-            return truth(text) if count["asked"] < 13 else other
-
-        members._measures[members.key(1)] = turncoat
-        members.asking._rng = NoChecks()
-        await members.start()
-        for _ in range(4):
-            assert await members.measured() == TRUTH
-        assert list(members.asking.liars) == [members.key(1)]
-
-    run_virtual(work())
+    members._measures[members.key(1)] = turncoat
+    members.asking._rng = NoChecks()
+    await members.start()
+    for _ in range(4):
+        assert await members.measured() == TRUTH
+    assert list(members.asking.liars) == [members.key(1)]
 
 
-def test_results_of_other_samples_than_those_of_before_are_not_returned() -> None:
-    async def work() -> None:
-        members = Members(lie)
-        members._measures[members.key(0)] = lambda text: Result.of(array("i", [7] * 49), array("i"), ())
-        await members.start()
+async def test_results_of_other_samples_than_those_of_before_are_not_returned() -> None:
+    members = Members(lie)
+    members._measures[members.key(0)] = lambda text: Result.of(array("i", [7] * 49), array("i"), ())
+    await members.start()
+    await members.measured()
+    await members.serve(members.identities[0], truth)
+    with pytest.raises(Unsettled, match="how many samples"):
         await members.measured()
-        await members.serve(members.identities[0], truth)
-        with pytest.raises(Unsettled, match="how many samples"):
-            await members.measured()
-        assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
-
-    run_virtual(work())
+    assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
 
 
-def test_who_does_not_want_to_is_asked_again_about_the_next_state() -> None:
-    async def work() -> None:
-        members = Members(truth, truth)
-        await members.start()
-        await members.say(0, EvaluationWord(int(Fate.NEVER), "it has not got that state any more", 0, ()))
-        assert await members.measured() == TRUTH
-        assert await members.measured() == TRUTH
-        assert members.asked[members.key(0)] == 1
-        await members.serve(members.identities[0], truth)
-        assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
-        assert members.asked[members.key(0)] > 1
-        assert not members.asking.unwilling
-
-    run_virtual(work())
+async def test_who_does_not_want_to_is_asked_again_about_the_next_state() -> None:
+    members = Members(truth, truth)
+    await members.start()
+    await members.say(0, EvaluationWord(int(Fate.NEVER), "it has not got that state any more", 0, ()))
+    assert await members.measured() == TRUTH
+    assert await members.measured() == TRUTH
+    assert members.asked[members.key(0)] == 1
+    await members.serve(members.identities[0], truth)
+    assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
+    assert members.asked[members.key(0)] > 1
+    assert not members.asking.unwilling
 
 
-def test_signed_lies_are_kept_of_a_few_liars_alone() -> None:
-    async def work() -> None:
-        members = Members(*[truth] * 5)
-        await members.start()
-        for number in range(20):
-            members.identities.append(Identity(bytes([number + 100]) * 32))
-            await members.serve(members.identities[-1], saying(200_000 + 10_000 * number))
-            while len(members.asking.liars) <= number:
-                assert await members.measured() == TRUTH
-        assert len(members.asking.liars) == 20
-        assert sum(each.answer is not None for each in members.asking.liars.values()) == 16
-
-    run_virtual(work())
+async def test_signed_lies_are_kept_of_a_few_liars_alone() -> None:
+    members = Members(*[truth] * 5)
+    await members.start()
+    for number in range(20):
+        members.identities.append(Identity(bytes([number + 100]) * 32))
+        await members.serve(members.identities[-1], saying(200_000 + 10_000 * number))
+        while len(members.asking.liars) <= number:
+            assert await members.measured() == TRUTH
+    assert len(members.asking.liars) == 20
+    assert sum(each.answer is not None for each in members.asking.liars.values()) == 16
 
 
-def test_one_member_alone_is_taken_at_its_word() -> None:
-    async def work() -> None:
-        members = Members(truth)
-        await members.start()
-        assert await members.measured() == TRUTH
-        assert members.asking.num_checked == 0
-
-    run_virtual(work())
+async def test_one_member_alone_is_taken_at_its_word() -> None:
+    members = Members(truth)
+    await members.start()
+    assert await members.measured() == TRUTH
+    assert members.asking.num_checked == 0
 
 
-def test_who_stalls_goes_or_does_not_want_holds_nobody_up() -> None:
-    async def work() -> None:
-        members = Members(truth, truth, truth, truth, truth)
-        await members.start()
-        await members.say(0, EvaluationWord(int(Fate.HELD), "", 100, ()))
-        await members.say(1, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
-        await members.say(2, EvaluationWord(int(Fate.LATER), "paused", 1000, ()))
-        del members.network.endpoints[members.key(3)]
-        members.identities.append(late := Identity(b"\x40" * 32))
-        await members.serve(late, truth)
-        assert await members.measured() == TRUTH
-        assert now() < 200
-        assert members.asking.unwilling == {members.key(1): "its person does not want it"}
-        assert not members.asking.liars
-
-    run_virtual(work())
+async def test_who_stalls_goes_or_does_not_want_holds_nobody_up() -> None:
+    members = Members(truth, truth, truth, truth, truth)
+    await members.start()
+    await members.say(0, EvaluationWord(int(Fate.HELD), "", 100, ()))
+    await members.say(1, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
+    await members.say(2, EvaluationWord(int(Fate.LATER), "paused", 1000, ()))
+    del members.network.endpoints[members.key(3)]
+    members.identities.append(late := Identity(b"\x40" * 32))
+    await members.serve(late, truth)
+    assert await members.measured() == TRUTH
+    assert now() < 200
+    assert members.asking.unwilling == {members.key(1): "its person does not want it"}
+    assert not members.asking.liars
 
 
-def test_where_nobody_measures_that_is_said() -> None:
-    async def work() -> None:
-        members = Members(truth, truth)
-        await members.start()
-        for place in range(2):
-            await members.say(place, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
-        with pytest.raises(Unreachable, match="does not want it"):
-            await members.measured()
-
-    run_virtual(work())
+async def test_where_nobody_measures_that_is_said() -> None:
+    members = Members(truth, truth)
+    await members.start()
+    for place in range(2):
+        await members.say(place, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
+    with pytest.raises(Unreachable, match="does not want it"):
+        await members.measured()
 
 
 @pytest.mark.parametrize("how", ["signature", "run", "replay", "data", "few", "bytes", "key"])
-def test_what_is_no_answer_is_none(how: str) -> None:
+async def test_what_is_no_answer_is_none(how: str) -> None:
     """A bad signature, another run, an answer of before, other data, too few results, no record at all, another's answer."""
+    members = Members(truth, truth, truth)
+    await members.start()
+    wicked, honest = members.identities[0], members.identities[1]
+    changes: dict[str, Callable[[Answer], Answer]] = {
+        "run": lambda answer: replace(answer, run=sha256(b"another")),
+        "replay": lambda answer: replace(answer, question=sha256(b"of before")),
+        "data": lambda answer: replace(answer, data=sha256(b"other data")),
+        "few": lambda answer: replace(answer, results=answer.results[:1] * (1 + (len(answer.results) == 1))),
+    }
+    if how in changes:
+        await members.serve(wicked, truth, changes[how])
+    else:
+        handler = members.network.endpoints[honest.public_key].handlers[METHOD]
 
-    async def work() -> None:
-        members = Members(truth, truth, truth)
-        await members.start()
-        wicked, honest = members.identities[0], members.identities[1]
-        changes: dict[str, Callable[[Answer], Answer]] = {
-            "run": lambda answer: replace(answer, run=sha256(b"another")),
-            "replay": lambda answer: replace(answer, question=sha256(b"of before")),
-            "data": lambda answer: replace(answer, data=sha256(b"other data")),
-            "few": lambda answer: replace(answer, results=answer.results[:1] * (1 + (len(answer.results) == 1))),
-        }
-        if how in changes:
-            await members.serve(wicked, truth, changes[how])
-        else:
-            handler = members.network.endpoints[honest.public_key].handlers[METHOD]
+        async def handle(caller: PublicKey, request: bytes) -> bytes:
+            word = unpack(EvaluationWord, await handler(caller, request), max_bytes=10**6)
+            signed = word.answer[0]
+            if how == "signature":
+                forged = replace(signed.open(), key=wicked.public_key)
+                signed = Signed(Answer, pack(forged), signed.signature)
+            return b"nonsense" if how == "bytes" else pack(replace(word, answer=(signed,)))
 
-            async def handle(caller: PublicKey, request: bytes) -> bytes:
-                word = unpack(EvaluationWord, await handler(caller, request), max_bytes=10**6)
-                signed = word.answer[0]
-                if how == "signature":
-                    forged = replace(signed.open(), key=wicked.public_key)
-                    signed = Signed(Answer, pack(forged), signed.signature)
-                return b"nonsense" if how == "bytes" else pack(replace(word, answer=(signed,)))
-
-            members.network.endpoints[wicked.public_key].handlers[METHOD] = handle
-        assert await members.measured() == TRUTH
-        assert list(members.asking.liars) == [wicked.public_key]
-        assert members.asking.liars[wicked.public_key].answer is None
-
-    run_virtual(work())
+        members.network.endpoints[wicked.public_key].handlers[METHOD] = handle
+    assert await members.measured() == TRUTH
+    assert list(members.asking.liars) == [wicked.public_key]
+    assert members.asking.liars[wicked.public_key].answer is None
 
 
-def test_a_call_that_is_given_up_leaves_nothing_behind() -> None:
-    async def work() -> None:
-        members = Members(truth, truth, took_s=50.0)
-        await members.start()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10):
-                await members.measured()
-        assert len(asyncio.all_tasks()) <= 3  # answers that are under way in the network's own tasks
-
-    run_virtual(work())
+async def test_a_call_that_is_given_up_leaves_nothing_behind() -> None:
+    members = Members(truth, truth, took_s=50.0)
+    await members.start()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10):
+            await members.measured()
+    assert len(asyncio.all_tasks()) <= 3  # answers that are under way in the network's own tasks

@@ -24,8 +24,8 @@ from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Refused
 from manta_swarm.protocol import merkle
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.signing import PublicKey, sha256
-from tests.network.virtual_time import run_virtual
 
+pytestmark = pytest.mark.virtual_time
 HERE, THERE, OTHER = (PublicKey(sha256(b"node %d" % i)) for i in range(3))
 
 
@@ -130,40 +130,32 @@ class Server:
         return await (asker or self.here).call(THERE, METHOD, pack(Ask(blob.root, place)), timeout_s=10)
 
 
-def test_pieces_and_hashes_are_handed_out_by_root_and_place() -> None:
+async def test_pieces_and_hashes_are_handed_out_by_root_and_place() -> None:
     blob = blob_of(b"blob")
-
-    async def work() -> None:
-        server = await Server().start()
-        server.blob_store.put(blob, "body")
-        assert [await server.ask(blob, place) for place in range(3)] == list(blob.pieces)
-        assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
-        with pytest.raises(Refused, match=f"^{NOT_HERE}$"):
-            await server.ask(blob_of(b"other"), 0)
-        with pytest.raises(Refused, match="no piece 3"):
-            await server.ask(blob, 3)
-
-    run_virtual(work())
+    server = await Server().start()
+    server.blob_store.put(blob, "body")
+    assert [await server.ask(blob, place) for place in range(3)] == list(blob.pieces)
+    assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
+    with pytest.raises(Refused, match=f"^{NOT_HERE}$"):
+        await server.ask(blob_of(b"other"), 0)
+    with pytest.raises(Refused, match="no piece 3"):
+        await server.ask(blob, 3)
 
 
-def test_of_a_blob_that_grows_is_handed_out_what_is_there() -> None:
+async def test_of_a_blob_that_grows_is_handed_out_what_is_there() -> None:
     blob = blob_of(b"blob")
-
-    async def work() -> None:
-        server = await Server().start()
-        partial_blob = PartialBlob(blob.root, blob.hashes)
-        server.blob_store.grow(partial_blob, "body", blob.size_bytes)
-        assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (None, partial_blob)
-        partial_blob.pieces[1] = bytes(blob.pieces[1])
-        assert partial_blob.missing == [0, 2]
-        assert await server.ask(blob, 1) == blob.pieces[1]
-        assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
-        with pytest.raises(Refused, match=f"^{NOT_YET}$"):
-            await server.ask(blob, 0)
-        server.blob_store.put(blob, "body")
-        assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (blob, None)
-
-    run_virtual(work())
+    server = await Server().start()
+    partial_blob = PartialBlob(blob.root, blob.hashes)
+    server.blob_store.grow(partial_blob, "body", blob.size_bytes)
+    assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (None, partial_blob)
+    partial_blob.pieces[1] = bytes(blob.pieces[1])
+    assert partial_blob.missing == [0, 2]
+    assert await server.ask(blob, 1) == blob.pieces[1]
+    assert await server.ask(blob, HASHES) == b"".join(blob.hashes)
+    with pytest.raises(Refused, match=f"^{NOT_YET}$"):
+        await server.ask(blob, 0)
+    server.blob_store.put(blob, "body")
+    assert (server.blob_store.get(blob.root), server.blob_store.partial_blob(blob.root)) == (blob, None)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +170,11 @@ def test_of_a_blob_that_grows_is_handed_out_what_is_there() -> None:
         pack(Ask(bytes(32), 0)) + bytes(100),
     ],
 )
-def test_a_malformed_request_is_refused(request_bytes: bytes) -> None:
-    async def work() -> None:
-        server = await Server().start()
-        with pytest.raises(Refused) as caught:
-            await server.here.call(THERE, METHOD, request_bytes, timeout_s=1)
-        assert str(caught.value) not in (BUSY, NOT_HERE, NOT_YET)
-
-    run_virtual(work())
+async def test_a_malformed_request_is_refused(request_bytes: bytes) -> None:
+    server = await Server().start()
+    with pytest.raises(Refused) as caught:
+        await server.here.call(THERE, METHOD, request_bytes, timeout_s=1)
+    assert str(caught.value) not in (BUSY, NOT_HERE, NOT_YET)
 
 
 async def outcomes(*calls: asyncio.Task[bytes]) -> list[bool]:
@@ -195,48 +184,36 @@ async def outcomes(*calls: asyncio.Task[bytes]) -> list[bool]:
     return [isinstance(result, bytes) for result in results]
 
 
-def test_one_caller_gets_eight_answers_at_once_and_another_is_served_beside_it() -> None:
+async def test_one_caller_gets_eight_answers_at_once_and_another_is_served_beside_it() -> None:
     blob = blob_of(b"blob", 12)
-
-    async def work() -> None:
-        server = await Server().start()
-        server.blob_store.put(blob, "body")
-        server.network.delay_s = lambda *_: 1.0
-        greedy = [asyncio.create_task(server.ask(blob, place)) for place in range(12)]
-        other = asyncio.create_task(server.ask(blob, 0, server.other))
-        assert await outcomes(*greedy, other) == [True] * 8 + [False] * 4 + [True]
-        assert await server.ask(blob, 0)
-
-    run_virtual(work())
+    server = await Server().start()
+    server.blob_store.put(blob, "body")
+    server.network.delay_s = lambda *_: 1.0
+    greedy = [asyncio.create_task(server.ask(blob, place)) for place in range(12)]
+    other = asyncio.create_task(server.ask(blob, 0, server.other))
+    assert await outcomes(*greedy, other) == [True] * 8 + [False] * 4 + [True]
+    assert await server.ask(blob, 0)
 
 
-def test_so_many_bytes_are_on_their_way_at_once_and_not_more() -> None:
+async def test_so_many_bytes_are_on_their_way_at_once_and_not_more() -> None:
     blob, large = blob_of(b"blob", 4), Blob.of([bytes(50)])
-
-    async def work() -> None:
-        server = await Server(max_sending_bytes=25).start()
-        server.blob_store.put(blob, "body")
-        server.blob_store.put(large, "body")
-        server.network.delay_s = lambda *_: 1.0
-        assert await outcomes(*(asyncio.create_task(server.ask(blob, place)) for place in range(4))) == [True, True, False, False]
-        both = [asyncio.create_task(server.ask(large, 0)), asyncio.create_task(server.ask(blob, 0, server.other))]
-        assert await outcomes(*both) == [True, False]  # one that is too large by itself goes alone
-
-    run_virtual(work())
+    server = await Server(max_sending_bytes=25).start()
+    server.blob_store.put(blob, "body")
+    server.blob_store.put(large, "body")
+    server.network.delay_s = lambda *_: 1.0
+    assert await outcomes(*(asyncio.create_task(server.ask(blob, place)) for place in range(4))) == [True, True, False, False]
+    both = [asyncio.create_task(server.ask(large, 0)), asyncio.create_task(server.ask(blob, 0, server.other))]
+    assert await outcomes(*both) == [True, False]  # one that is too large by itself goes alone
 
 
-def test_a_caller_that_gives_up_makes_room_for_others() -> None:
+async def test_a_caller_that_gives_up_makes_room_for_others() -> None:
     blob = blob_of(b"blob")
-
-    async def work() -> None:
-        server = await Server(max_sending_bytes=10).start()
-        server.blob_store.put(blob, "body")
-        server.network.delay_s = lambda caller, *_: 1000.0 if caller == OTHER else 1.0
-        stalled = asyncio.create_task(server.ask(blob, 0, server.other))
-        await asyncio.sleep(0.1)
-        assert await outcomes(asyncio.create_task(server.ask(blob, 0))) == [False]
-        stalled.cancel()
-        await asyncio.wait([stalled])
-        assert await outcomes(asyncio.create_task(server.ask(blob, 0))) == [True]
-
-    run_virtual(work())
+    server = await Server(max_sending_bytes=10).start()
+    server.blob_store.put(blob, "body")
+    server.network.delay_s = lambda caller, *_: 1000.0 if caller == OTHER else 1.0
+    stalled = asyncio.create_task(server.ask(blob, 0, server.other))
+    await asyncio.sleep(0.1)
+    assert await outcomes(asyncio.create_task(server.ask(blob, 0))) == [False]
+    stalled.cancel()
+    await asyncio.wait([stalled])
+    assert await outcomes(asyncio.create_task(server.ask(blob, 0))) == [True]

@@ -43,21 +43,18 @@ class Callers:
         return sum([await self.rates.refusal(peer_id(key), name) is None for _ in range(calls)])
 
 
-def test_a_key_has_so_many_calls_at_once_and_hears_when_it_may_come_back() -> None:
-    async def story() -> None:
-        callers = Callers()
-        one, other = callers.at("192.0.2.1", 1), callers.at("192.0.2.2", 1)
-        assert await callers.answered(one, OF_KEY + 5) == OF_KEY
-        assert await callers.rates.refusal(peer_id(one), "manta.listing") == "too many calls from this key: come back in 1 s"
-        assert await callers.answered(other, OF_KEY) == OF_KEY
-        callers.clock.advance(1.0)
-        assert await callers.answered(one, 5) == 2
-        callers.clock.advance(AT_ONCE_S)
-        header = await callers.rates.refusal(peer_id(one), "manta.header.stream")
-        assert header is None
-        assert await callers.answered(one, OF_KEY) == OF_KEY - COSTS["header"]  # which is worth many others
-
-    run(story())
+async def test_a_key_has_so_many_calls_at_once_and_hears_when_it_may_come_back() -> None:
+    callers = Callers()
+    one, other = callers.at("192.0.2.1", 1), callers.at("192.0.2.2", 1)
+    assert await callers.answered(one, OF_KEY + 5) == OF_KEY
+    assert await callers.rates.refusal(peer_id(one), "manta.listing") == "too many calls from this key: come back in 1 s"
+    assert await callers.answered(other, OF_KEY) == OF_KEY
+    callers.clock.advance(1.0)
+    assert await callers.answered(one, 5) == 2
+    callers.clock.advance(AT_ONCE_S)
+    header = await callers.rates.refusal(peer_id(one), "manta.header.stream")
+    assert header is None
+    assert await callers.answered(one, OF_KEY) == OF_KEY - COSTS["header"]  # which is worth many others
 
 
 @pytest.mark.parametrize(
@@ -72,37 +69,28 @@ def test_a_key_has_so_many_calls_at_once_and_hears_when_it_may_come_back() -> No
         (["127.0.0.1", "::1"] * 10, 20 * OF_KEY),  # this computer
     ],
 )
-def test_keys_of_one_address_have_its_calls_together(hosts: list[str], answered: int) -> None:
-    async def story() -> None:
-        callers = Callers()
-        keys = [callers.at(host, number) for number, host in enumerate(hosts)]
-        assert sum([await callers.answered(key, OF_KEY) for key in keys]) == answered
-        assert callers.looks == 1  # at who is connected, whoever calls
-
-    run(story())
+async def test_keys_of_one_address_have_its_calls_together(hosts: list[str], answered: int) -> None:
+    callers = Callers()
+    keys = [callers.at(host, number) for number, host in enumerate(hosts)]
+    assert sum([await callers.answered(key, OF_KEY) for key in keys]) == answered
+    assert callers.looks == 1  # at who is connected, whoever calls
 
 
-def test_few_callers_of_one_address_take_nothing_from_each_other() -> None:
-    async def story() -> None:
-        callers = Callers()
-        keys = [callers.at("192.0.2.1", number) for number in range(3)]
-        assert [await callers.answered(key, OF_KEY) for key in keys] == [OF_KEY] * 3
-        assert (await callers.rates.refusal(peer_id(callers.at("192.0.2.1", 9)), "manta.listing") or "").startswith(
-            "too many calls from this address: come back in "
-        )
-        assert callers.rates.address_of(keys[0]) == "192.0.2.1"
-
-    run(story())
+async def test_few_callers_of_one_address_take_nothing_from_each_other() -> None:
+    callers = Callers()
+    keys = [callers.at("192.0.2.1", number) for number in range(3)]
+    assert [await callers.answered(key, OF_KEY) for key in keys] == [OF_KEY] * 3
+    assert (await callers.rates.refusal(peer_id(callers.at("192.0.2.1", 9)), "manta.listing") or "").startswith(
+        "too many calls from this address: come back in "
+    )
+    assert callers.rates.address_of(keys[0]) == "192.0.2.1"
 
 
-def test_a_crowd_of_new_keys_has_the_daemon_asked_once_for_all_who_wait() -> None:
-    async def story() -> None:
-        callers = Callers()
-        keys = [callers.at("192.0.2.1", number) for number in range(50)]
-        await asyncio.gather(*(callers.answered(key, 1) for key in keys))
-        assert callers.looks == 1
-
-    run(story())
+async def test_a_crowd_of_new_keys_has_the_daemon_asked_once_for_all_who_wait() -> None:
+    callers = Callers()
+    keys = [callers.at("192.0.2.1", number) for number in range(50)]
+    await asyncio.gather(*(callers.answered(key, 1) for key in keys))
+    assert callers.looks == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from manta_swarm.network.connections import tcp_port_of
 from manta_swarm.network.dial_back import is_there, signer_of
 from manta_swarm.network.node import Node
 from manta_swarm.protocol.errors import EncodingError
-from tests.network.nodes import PEERS, run, with_nodes
+from tests.network.nodes import PEERS, with_nodes
 
 
 async def _port(node: Node) -> int:
@@ -40,25 +40,19 @@ def test_it_answers_while_it_is_connected_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"\x00", b"\xff" * 200, b"HTTP/1.1 400\r\n\r\n", b"\x13/multistream/1.0.0\n\x03na\n"])
-def test_something_else_that_listens_is_nobody(said: bytes) -> None:
-    async def look() -> None:
-        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(said)
-            writer.close()
+async def test_something_else_that_listens_is_nobody(said: bytes) -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
 
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            assert not await is_there(PEERS[0].public_key, "127.0.0.1", server.sockets[0].getsockname()[1])
-
-    run(look())
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        assert not await is_there(PEERS[0].public_key, "127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-def test_a_port_that_nobody_listens_on_is_nobody() -> None:
-    async def look() -> None:
-        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-        assert not await is_there(PEERS[0].public_key, "127.0.0.1", port)
-
-    run(look())
+async def test_a_port_that_nobody_listens_on_is_nobody() -> None:
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+    assert not await is_there(PEERS[0].public_key, "127.0.0.1", port)
 
 
 @pytest.mark.parametrize("der", [b"", b"0\x80", b"\x30\x03\x02\x01\x00"])

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.processes import LISTEN
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import now
 
+pytestmark = pytest.mark.virtual_time
 KEYS = [PublicKey(sha256(b"node %d" % i)) for i in range(30)]
 PIECE_BYTES = 100
 DATA = random.Random(1).randbytes(24 * PIECE_BYTES - 7)
@@ -141,58 +142,42 @@ def slow(seconds: float, places: Callable[[int], bool] = lambda _: True) -> Wrap
     return wrap
 
 
-def story(work: Callable[[Sources], Awaitable[None]]) -> None:
-    """Run ``work`` with sources of its own, in virtual time."""
-
-    async def run() -> None:
-        await work(Sources())
-
-    run_virtual(run())
+@pytest.fixture
+def sources() -> Sources:
+    return Sources()
 
 
-def test_sources_are_used_side_by_side_and_no_piece_is_asked_for_twice() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(BLOB)
-        assert (await sources.fetch()).join() == DATA
-        places = [place for _, place in sources.asked]
-        assert sorted(places) == [HASHES, *range(24)]
-        assert Counter(key for key, place in sources.asked if place != HASHES) == {KEYS[1]: 9, KEYS[2]: 9, KEYS[3]: 6}
-        assert places[1:] != sorted(places[1:])  # in an order of its own
-        assert now() == pytest.approx(0.1 * (1 + 24 / PIECES_AT_ONCE))
-
-    story(work)
-
-
-def test_one_source_alone_gets_a_few_calls_at_once() -> None:
-    async def work(sources: Sources) -> None:
+async def test_sources_are_used_side_by_side_and_no_piece_is_asked_for_twice(sources: Sources) -> None:
+    for _ in range(3):
         await sources.add(BLOB)
-        await sources.fetch()
-        assert now() == pytest.approx(0.1 * (1 + 24 / CALLS_A_SOURCE))
-
-    story(work)
-
-
-def test_one_piece_needs_one_call_to_the_first_source() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(ONE)
-        await sources.fetch(ONE)
-        assert sources.asked == [(KEYS[1], 0)]
-        assert now() == pytest.approx(0.1)
-
-    story(work)
+    assert (await sources.fetch()).join() == DATA
+    places = [place for _, place in sources.asked]
+    assert sorted(places) == [HASHES, *range(24)]
+    assert Counter(key for key, place in sources.asked if place != HASHES) == {KEYS[1]: 9, KEYS[2]: 9, KEYS[3]: 6}
+    assert places[1:] != sorted(places[1:])  # in an order of its own
+    assert now() == pytest.approx(0.1 * (1 + 24 / PIECES_AT_ONCE))
 
 
-def test_one_empty_piece_and_shorter_pieces_than_they_may_be_arrive() -> None:
-    async def work(sources: Sources) -> None:
-        empty = Blob.of([b""])
-        await sources.add(empty, BLOB)
-        await sources.fetch(empty, [0])
-        await sources.fetch(empty, [10])
-        await sources.fetch(BLOB, [MAX_PIECE_BYTES] * 24)
+async def test_one_source_alone_gets_a_few_calls_at_once(sources: Sources) -> None:
+    await sources.add(BLOB)
+    await sources.fetch()
+    assert now() == pytest.approx(0.1 * (1 + 24 / CALLS_A_SOURCE))
 
-    story(work)
+
+async def test_one_piece_needs_one_call_to_the_first_source(sources: Sources) -> None:
+    for _ in range(3):
+        await sources.add(ONE)
+    await sources.fetch(ONE)
+    assert sources.asked == [(KEYS[1], 0)]
+    assert now() == pytest.approx(0.1)
+
+
+async def test_one_empty_piece_and_shorter_pieces_than_they_may_be_arrive(sources: Sources) -> None:
+    empty = Blob.of([b""])
+    await sources.add(empty, BLOB)
+    await sources.fetch(empty, [0])
+    await sources.fetch(empty, [10])
+    await sources.fetch(BLOB, [MAX_PIECE_BYTES] * 24)
 
 
 @pytest.mark.parametrize(
@@ -212,231 +197,179 @@ def test_one_empty_piece_and_shorter_pieces_than_they_may_be_arrive() -> None:
         pytest.param(lambda ask, data: b"no" if ask.place % 3 == 0 else data, id="only some pieces"),
     ],
 )
-def test_who_lies_is_told_of_once_and_others_serve(lie: Lie) -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=lying(lie))
+async def test_who_lies_is_told_of_once_and_others_serve(lie: Lie, sources: Sources) -> None:
+    await sources.add(BLOB, wrap=lying(lie))
+    await sources.add(BLOB)
+    await sources.fetch()
+    assert [key for key, _ in sources.judge.wrong] == [KEYS[1]]
+    assert now() < 2
+
+
+async def test_who_lied_is_not_asked_again(sources: Sources) -> None:
+    await sources.add(ONE, BLOB, wrap=lying(lambda _ask, _data: b"lie"))
+    await sources.add(BLOB, ONE)
+    await sources.fetch()
+    assert sources.asked_of(1) == [HASHES]
+    await sources.fetch(ONE)
+    assert sources.asked_of(1) == [HASHES, 0]  # another fetch asks it again: who told is to remember
+    assert len(sources.judge.wrong) == 2
+
+
+async def test_pieces_that_are_too_large_are_refused_whoever_sends_them(sources: Sources) -> None:
+    for _ in range(3):
         await sources.add(BLOB)
-        await sources.fetch()
-        assert [key for key, _ in sources.judge.wrong] == [KEYS[1]]
-        assert now() < 2
-
-    story(work)
-
-
-def test_who_lied_is_not_asked_again() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(ONE, BLOB, wrap=lying(lambda _ask, _data: b"lie"))
-        await sources.add(BLOB, ONE)
-        await sources.fetch()
-        assert sources.asked_of(1) == [HASHES]
-        await sources.fetch(ONE)
-        assert sources.asked_of(1) == [HASHES, 0]  # another fetch asks it again: who told is to remember
-        assert len(sources.judge.wrong) == 2
-
-    story(work)
+    sizes = [*SIZES[:-1], SIZES[-1] - 1]
+    with pytest.raises(Unreachable, match=r"nobody is left who could.*sent 93 bytes for piece 23, which has at most 92"):
+        await sources.fetch(sizes=sizes)
+    assert sorted(key for key, _ in sources.judge.wrong) == sorted(KEYS[1:4])
+    assert now() < 2
 
 
-def test_pieces_that_are_too_large_are_refused_whoever_sends_them() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(BLOB)
-        sizes = [*SIZES[:-1], SIZES[-1] - 1]
-        with pytest.raises(Unreachable, match=r"nobody is left who could.*sent 93 bytes for piece 23, which has at most 92"):
-            await sources.fetch(sizes=sizes)
-        assert sorted(key for key, _ in sources.judge.wrong) == sorted(KEYS[1:4])
-        assert now() < 2
-
-    story(work)
-
-
-def test_who_lacks_it_or_is_away_is_passed_over() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add()
-        await sources.add(BLOB)
-        await sources.add(BLOB)
-        sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
-        await sources.fetch()
-        assert set(sources.asked_of(3)) == {HASHES, *range(24)}
-        assert len(sources.asked_of(1)) < 8
-        assert sources.judge.wrong == []
-        assert now() < 2
-
-    story(work)
+async def test_who_lacks_it_or_is_away_is_passed_over(sources: Sources) -> None:
+    await sources.add()
+    await sources.add(BLOB)
+    await sources.add(BLOB)
+    sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
+    await sources.fetch()
+    assert set(sources.asked_of(3)) == {HASHES, *range(24)}
+    assert len(sources.asked_of(1)) < 8
+    assert sources.judge.wrong == []
+    assert now() < 2
 
 
-def test_what_nobody_has_yet_is_asked_for_again_after_growing_pauses() -> None:
-    async def work(sources: Sources) -> None:
-        _, first = await sources.add()
-        _, second = await sources.add()
+async def test_what_nobody_has_yet_is_asked_for_again_after_growing_pauses(sources: Sources) -> None:
+    _, first = await sources.add()
+    _, second = await sources.add()
 
-        async def later() -> None:
-            await asyncio.sleep(20)
-            second.put(BLOB, "body")
+    async def later() -> None:
+        await asyncio.sleep(20)
+        second.put(BLOB, "body")
 
-        arriving = asyncio.create_task(later())
-        found = await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60)
-        assert found == BLOB
-        assert arriving.done()
-        assert first.get(BLOB.root) is None
-        assert now() < 30
-        assert 4 < len(sources.asked_of(1)) < 20
-
-    story(work)
+    arriving = asyncio.create_task(later())
+    found = await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60)
+    assert found == BLOB
+    assert arriving.done()
+    assert first.get(BLOB.root) is None
+    assert now() < 30
+    assert 4 < len(sources.asked_of(1)) < 20
 
 
-def test_fetchers_that_start_together_do_not_ask_again_together() -> None:
-    async def work(sources: Sources) -> None:
-        times: list[float] = []
+async def test_fetchers_that_start_together_do_not_ask_again_together(sources: Sources) -> None:
+    times: list[float] = []
 
-        def wrap(handler: Handler) -> Handler:
-            async def answer(caller: PublicKey, request: bytes) -> bytes:
-                times.append(now())
-                return await handler(caller, request)
+    def wrap(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            times.append(now())
+            return await handler(caller, request)
 
-            return answer
+        return answer
 
-        await sources.add(wrap=wrap)
-        fetchers = [fetch(sources.network.endpoint(key), ONE.root, [9], [KEYS[1]], deadline_s=30) for key in KEYS[10:14]]
-        results = await asyncio.gather(*fetchers, return_exceptions=True)
-        assert all(isinstance(result, Unreachable) for result in results)
-        assert times[:4] == [0.0] * 4
-        assert len(set(times[4:])) == len(times[4:]) > 12
-
-    story(work)
+    await sources.add(wrap=wrap)
+    fetchers = [fetch(sources.network.endpoint(key), ONE.root, [9], [KEYS[1]], deadline_s=30) for key in KEYS[10:14]]
+    results = await asyncio.gather(*fetchers, return_exceptions=True)
+    assert all(isinstance(result, Unreachable) for result in results)
+    assert times[:4] == [0.0] * 4
+    assert len(set(times[4:])) == len(times[4:]) > 12
 
 
-def test_who_is_busy_is_left_alone_for_a_moment_and_others_are_asked() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=refusing(BUSY, times=3))
-        await sources.add(BLOB)
-        await sources.fetch()
-        assert now() < 2
-        assert 3 < len(sources.asked_of(1)) < 15  # it serves once it can
-
-    story(work)
+async def test_who_is_busy_is_left_alone_for_a_moment_and_others_are_asked(sources: Sources) -> None:
+    await sources.add(BLOB, wrap=refusing(BUSY, times=3))
+    await sources.add(BLOB)
+    await sources.fetch()
+    assert now() < 2
+    assert 3 < len(sources.asked_of(1)) < 15  # it serves once it can
 
 
-def test_all_busy_for_a_while_is_only_a_delay() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(2):
-            await sources.add(BLOB, wrap=refusing(BUSY, times=5))
-        await sources.fetch()
-        assert now() < 15
-
-    story(work)
+async def test_all_busy_for_a_while_is_only_a_delay(sources: Sources) -> None:
+    for _ in range(2):
+        await sources.add(BLOB, wrap=refusing(BUSY, times=5))
+    await sources.fetch()
+    assert now() < 15
 
 
 @pytest.mark.parametrize("blob", [ONE, BLOB], ids=["one piece", "many pieces"])
-def test_who_has_another_way_gives_up_once_nobody_has_it_and_who_has_none_does_not(blob: Blob) -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(2):
-            await sources.add()
-        with pytest.raises(Unreachable, match="nobody is left who could"):
-            await sources.fetch(blob, deadline_s=300, tries=4)
-        assert now() < 5
-        assert [len(sources.asked_of(number)) for number in (1, 2)] == [4, 4]
-        with pytest.raises(Unreachable, match="within 300 s"):
-            await sources.fetch(blob, deadline_s=300)
-
-    story(work)
-
-
-def test_others_who_are_away_do_not_keep_up_hope_and_while_the_first_one_is_nothing_is_given_up() -> None:
-    async def work(sources: Sources) -> None:
+async def test_who_has_another_way_gives_up_once_nobody_has_it_and_who_has_none_does_not(blob: Blob, sources: Sources) -> None:
+    for _ in range(2):
         await sources.add()
-        await sources.add(BLOB)
-        sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
-        with pytest.raises(Unreachable, match="nobody is left who could"):
-            await sources.fetch(deadline_s=300, tries=4)
-        assert 2 < now() < 15
-        back_s = now() + 100
-        sources.network.lost = lambda *_: now() < back_s
-        await sources.fetch(deadline_s=300, tries=4)
+    with pytest.raises(Unreachable, match="nobody is left who could"):
+        await sources.fetch(blob, deadline_s=300, tries=4)
+    assert now() < 5
+    assert [len(sources.asked_of(number)) for number in (1, 2)] == [4, 4]
+    with pytest.raises(Unreachable, match="within 300 s"):
+        await sources.fetch(blob, deadline_s=300)
 
-    story(work)
+
+async def test_others_who_are_away_do_not_keep_up_hope_and_while_the_first_one_is_nothing_is_given_up(sources: Sources) -> None:
+    await sources.add()
+    await sources.add(BLOB)
+    sources.network.lost = lambda _sender, receiver, _method: receiver == KEYS[2]
+    with pytest.raises(Unreachable, match="nobody is left who could"):
+        await sources.fetch(deadline_s=300, tries=4)
+    assert 2 < now() < 15
+    back_s = now() + 100
+    sources.network.lost = lambda *_: now() < back_s
+    await sources.fetch(deadline_s=300, tries=4)
 
 
 @pytest.mark.parametrize("reason", [BUSY, "not here yet"])
-def test_who_is_busy_or_is_getting_it_is_not_given_up(reason: str) -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=refusing(reason, times=12))
-        await sources.fetch(deadline_s=300, tries=2)
-
-    story(work)
+async def test_who_is_busy_or_is_getting_it_is_not_given_up(reason: str, sources: Sources) -> None:
+    await sources.add(BLOB, wrap=refusing(reason, times=12))
+    await sources.fetch(deadline_s=300, tries=2)
 
 
-def test_a_source_that_goes_away_with_many_calls_in_flight_was_away_once() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB)
-        sources.network.lost = lambda *_: 0.15 < now() < 0.25
-        await sources.fetch(deadline_s=300, tries=2)
-
-    story(work)
+async def test_a_source_that_goes_away_with_many_calls_in_flight_was_away_once(sources: Sources) -> None:
+    await sources.add(BLOB)
+    sources.network.lost = lambda *_: 0.15 < now() < 0.25
+    await sources.fetch(deadline_s=300, tries=2)
 
 
 @pytest.mark.parametrize("blob", [ONE, BLOB], ids=["one piece", "many pieces"])
-def test_a_source_that_never_answers_costs_a_moment_only(blob: Blob) -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(blob, wrap=slow(1e6))
-        await sources.add(blob)
-        await sources.fetch(blob, deadline_s=300)
-        assert now() < 6
-        assert len(sources.asked_of(1)) <= CALLS_A_SOURCE + 1
-
-    story(work)
+async def test_a_source_that_never_answers_costs_a_moment_only(blob: Blob, sources: Sources) -> None:
+    await sources.add(blob, wrap=slow(1e6))
+    await sources.add(blob)
+    await sources.fetch(blob, deadline_s=300)
+    assert now() < 6
+    assert len(sources.asked_of(1)) <= CALLS_A_SOURCE + 1
 
 
-def test_three_that_stall_just_under_the_timeout_do_not_hold_up_the_one_that_works() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(BLOB, wrap=slow(timeouts.PIECE_S - 1, lambda place: place != HASHES))
-        await sources.add(BLOB)
-        await sources.fetch(deadline_s=300)
-        assert now() < 8
-
-    story(work)
+async def test_three_that_stall_just_under_the_timeout_do_not_hold_up_the_one_that_works(sources: Sources) -> None:
+    for _ in range(3):
+        await sources.add(BLOB, wrap=slow(timeouts.PIECE_S - 1, lambda place: place != HASHES))
+    await sources.add(BLOB)
+    await sources.fetch(deadline_s=300)
+    assert now() < 8
 
 
-def test_who_was_too_slow_is_asked_again_only_where_others_are_not_enough() -> None:
+async def test_who_was_too_slow_is_asked_again_only_where_others_are_not_enough(sources: Sources) -> None:
     blob = Blob.cut(DATA, 10)
-
-    async def work(sources: Sources) -> None:
-        await sources.add(blob, wrap=slow(1e6, lambda place: place != HASHES))
-        for _ in range(2):
-            await sources.add(blob)
-        await sources.fetch(blob, deadline_s=300)
-        assert len(sources.asked_of(1)) == 1 + 3  # the hashes, and its share of the first eight pieces
-
-    story(work)
+    await sources.add(blob, wrap=slow(1e6, lambda place: place != HASHES))
+    for _ in range(2):
+        await sources.add(blob)
+    await sources.fetch(blob, deadline_s=300)
+    assert len(sources.asked_of(1)) == 1 + 3  # the hashes, and its share of the first eight pieces
 
 
-def test_a_slow_piece_is_asked_for_elsewhere_after_a_multiple_of_what_others_took() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=slow(3.0, lambda place: place >= 0))
-        for _ in range(2):
-            await sources.add(BLOB, wrap=slow(0.4, lambda place: place >= 0))
-        await sources.fetch(deadline_s=300)
-        counts = Counter(place for _, place in sources.asked)
-        assert max(counts.values()) == 2
-        assert sum(count - 1 for count in counts.values()) == len(sources.asked_of(1)) - 1  # each of the slow one, and no other
-        assert now() < 4
-
-    story(work)
+async def test_a_slow_piece_is_asked_for_elsewhere_after_a_multiple_of_what_others_took(sources: Sources) -> None:
+    await sources.add(BLOB, wrap=slow(3.0, lambda place: place >= 0))
+    for _ in range(2):
+        await sources.add(BLOB, wrap=slow(0.4, lambda place: place >= 0))
+    await sources.fetch(deadline_s=300)
+    counts = Counter(place for _, place in sources.asked)
+    assert max(counts.values()) == 2
+    assert sum(count - 1 for count in counts.values()) == len(sources.asked_of(1)) - 1  # each of the slow one, and no other
+    assert now() < 4
 
 
-def test_equally_slow_sources_are_not_asked_twice_and_a_fetch_slower_than_the_timeout_still_ends() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(2):
-            await sources.add(BLOB, wrap=slow(20.0, lambda place: place >= 0))
-        await sources.fetch(deadline_s=600)
-        extra = len(sources.asked) - 25
-        assert extra <= 8  # before the first piece had come, nobody could know
-        assert now() < 20.2 * 24 / PIECES_AT_ONCE + 1
-
-    story(work)
+async def test_equally_slow_sources_are_not_asked_twice_and_a_fetch_slower_than_the_timeout_still_ends(sources: Sources) -> None:
+    for _ in range(2):
+        await sources.add(BLOB, wrap=slow(20.0, lambda place: place >= 0))
+    await sources.fetch(deadline_s=600)
+    extra = len(sources.asked) - 25
+    assert extra <= 8  # before the first piece had come, nobody could know
+    assert now() < 20.2 * 24 / PIECES_AT_ONCE + 1
 
 
-def test_a_line_on_which_all_at_once_would_come_too_late_still_brings_them() -> None:
+async def test_a_line_on_which_all_at_once_would_come_too_late_still_brings_them(sources: Sources) -> None:
     num_coming = 0
 
     def wrap(handler: Handler) -> Handler:
@@ -454,83 +387,64 @@ def test_a_line_on_which_all_at_once_would_come_too_late_still_brings_them() -> 
 
         return answer
 
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(BLOB, wrap=wrap)
-        await sources.fetch(deadline_s=3600)
-        assert now() < 3 * 24 * 10
-
-    story(work)
+    for _ in range(3):
+        await sources.add(BLOB, wrap=wrap)
+    await sources.fetch(deadline_s=3600)
+    assert now() < 3 * 24 * 10
 
 
-def test_the_timeout_grows_for_what_nobody_answers() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(9):
-            await sources.add(ONE, wrap=slow(1e6))
-        asking = asyncio.create_task(sources.fetch(ONE, deadline_s=40))
-        asked = []
-        for seconds in (0.5, 1, 2, 4, 8, 16):
-            await asyncio.sleep(seconds)
-            asked.append(len(sources.asked))
-        assert asked == [1, 2, 3, 4, 5, 6]  # at 0, 1, 3, 7, 15 and 31 s
-        with pytest.raises(Unreachable):
-            await asking
-
-    story(work)
-
-
-def test_only_so_many_are_asked_beside_others_at_once() -> None:
-    async def work(sources: Sources) -> None:
-        for _ in range(9):
-            await sources.add(BLOB, wrap=slow(1e6, lambda place: place != HASHES))
-        asking = asyncio.create_task(sources.fetch(deadline_s=20))
-        await asyncio.sleep(1)
-        assert len(sources.asked) == 1 + PIECES_AT_ONCE
-        await asyncio.sleep(1)
-        assert len(sources.asked) == 1 + PIECES_AT_ONCE + EXTRA_CALLS
-        with pytest.raises(Unreachable):
-            await asking
-
-    story(work)
-
-
-def test_a_short_deadline_makes_impatient() -> None:
-    async def work(sources: Sources) -> None:
+async def test_the_timeout_grows_for_what_nobody_answers(sources: Sources) -> None:
+    for _ in range(9):
         await sources.add(ONE, wrap=slow(1e6))
-        await sources.add(ONE)
-        await sources.fetch(ONE, [MAX_PIECE_BYTES], deadline_s=2)  # which may well take more than 2 s
+    asking = asyncio.create_task(sources.fetch(ONE, deadline_s=40))
+    asked = []
+    for seconds in (0.5, 1, 2, 4, 8, 16):
+        await asyncio.sleep(seconds)
+        asked.append(len(sources.asked))
+    assert asked == [1, 2, 3, 4, 5, 6]  # at 0, 1, 3, 7, 15 and 31 s
+    with pytest.raises(Unreachable):
+        await asking
 
-    story(work)
+
+async def test_only_so_many_are_asked_beside_others_at_once(sources: Sources) -> None:
+    for _ in range(9):
+        await sources.add(BLOB, wrap=slow(1e6, lambda place: place != HASHES))
+    asking = asyncio.create_task(sources.fetch(deadline_s=20))
+    await asyncio.sleep(1)
+    assert len(sources.asked) == 1 + PIECES_AT_ONCE
+    await asyncio.sleep(1)
+    assert len(sources.asked) == 1 + PIECES_AT_ONCE + EXTRA_CALLS
+    with pytest.raises(Unreachable):
+        await asking
+
+
+async def test_a_short_deadline_makes_impatient(sources: Sources) -> None:
+    await sources.add(ONE, wrap=slow(1e6))
+    await sources.add(ONE)
+    await sources.fetch(ONE, [MAX_PIECE_BYTES], deadline_s=2)  # which may well take more than 2 s
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_small_and_so_quick_does_not_make_impatient(seed: int) -> None:
+async def test_what_is_small_and_so_quick_does_not_make_impatient(seed: int, sources: Sources) -> None:
     blob = Blob.of([b"header", *BLOB.pieces[:10]])
-
-    async def work(sources: Sources) -> None:
-        for _ in range(3):
-            await sources.add(blob, wrap=slow(0.8, lambda place: place > 0))
-        sizes = [len(piece) for piece in blob.pieces]
-        await fetch(sources.here, blob.root, sizes, KEYS[1:4], deadline_s=60, rng=random.Random(seed))
-        assert len(sources.asked) == 1 + 11
-
-    story(work)
+    for _ in range(3):
+        await sources.add(blob, wrap=slow(0.8, lambda place: place > 0))
+    sizes = [len(piece) for piece in blob.pieces]
+    await fetch(sources.here, blob.root, sizes, KEYS[1:4], deadline_s=60, rng=random.Random(seed))
+    assert len(sources.asked) == 1 + 11
 
 
-def test_who_has_only_some_pieces_gives_these() -> None:
-    async def work(sources: Sources) -> None:
-        for half in (0, 1):
-            _, blob_store = await sources.add()
-            partial_blob = PartialBlob(BLOB.root, BLOB.hashes)
-            partial_blob.pieces[half::2] = [bytes(piece) for piece in BLOB.pieces[half::2]]
-            blob_store.grow(partial_blob, "body", BLOB.size_bytes)
-        await sources.fetch()
-        assert now() < 0.8  # the refusal of one piece says nothing about the next
-
-    story(work)
+async def test_who_has_only_some_pieces_gives_these(sources: Sources) -> None:
+    for half in (0, 1):
+        _, blob_store = await sources.add()
+        partial_blob = PartialBlob(BLOB.root, BLOB.hashes)
+        partial_blob.pieces[half::2] = [bytes(piece) for piece in BLOB.pieces[half::2]]
+        blob_store.grow(partial_blob, "body", BLOB.size_bytes)
+    await sources.fetch()
+    assert now() < 0.8  # the refusal of one piece says nothing about the next
 
 
-def test_the_call_that_lost_is_cancelled() -> None:
+async def test_the_call_that_lost_is_cancelled(sources: Sources) -> None:
     ended = []
 
     def wrap(_handler: Handler) -> Handler:
@@ -543,136 +457,109 @@ def test_the_call_that_lost_is_cancelled() -> None:
 
         return answer
 
-    async def work(sources: Sources) -> None:
-        await sources.add(ONE, wrap=wrap)
-        await sources.add(ONE)
-        await sources.fetch(ONE)
-        assert ended == [now()]
-
-    story(work)
+    await sources.add(ONE, wrap=wrap)
+    await sources.add(ONE)
+    await sources.fetch(ONE)
+    assert ended == [now()]
 
 
-def test_a_source_that_dies_in_the_middle_is_replaced() -> None:
-    async def work(sources: Sources) -> None:
-        def wrap(handler: Handler) -> Handler:
-            async def answer(caller: PublicKey, request: bytes) -> bytes:
-                if len(sources.asked_of(1)) == 6:
-                    del sources.network.endpoints[KEYS[1]]
-                return await handler(caller, request)
+async def test_a_source_that_dies_in_the_middle_is_replaced(sources: Sources) -> None:
+    def wrap(handler: Handler) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            if len(sources.asked_of(1)) == 6:
+                del sources.network.endpoints[KEYS[1]]
+            return await handler(caller, request)
 
-            return answer
+        return answer
 
-        await sources.add(BLOB, wrap=wrap)
-        await sources.add(BLOB)
+    await sources.add(BLOB, wrap=wrap)
+    await sources.add(BLOB)
+    await sources.fetch()
+    assert now() < 3
+
+
+async def test_nobody_gives_it_within_the_deadline_and_what_each_did_is_said(sources: Sources) -> None:
+    await sources.add()
+    await sources.add(BLOB, wrap=slow(1e6))
+    await sources.add(BLOB, wrap=lying(lambda _ask, _data: b"lie"))
+    away = KEYS[9]
+    with pytest.raises(Unreachable) as caught:
+        await fetch(sources.here, BLOB.root, SIZES, [*KEYS[:4], away, KEYS[1]], deadline_s=7, rng=random.Random(1))
+    names = [key.hex()[:8] for key in (*KEYS[1:4], away)]
+    reasons = ["not here", "does not answer", "sent 3 bytes are not the hashes of 24 pieces", f"{names[3]} (blob) could not be reached"]
+    answers = "; ".join(f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True))
+    start = f"nobody gave {BLOB.root.hex()[:16]}... within 7 s: 1 of 1 pieces are missing"
+    assert str(caught.value) == f"{start} ({answers})"
+    assert now() == pytest.approx(7)
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_nobody_to_ask_is_said_at_once(sources: Sources) -> None:
+    with pytest.raises(Unreachable, match="nobody to ask"):
         await sources.fetch()
-        assert now() < 3
-
-    story(work)
-
-
-def test_nobody_gives_it_within_the_deadline_and_what_each_did_is_said() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add()
-        await sources.add(BLOB, wrap=slow(1e6))
-        await sources.add(BLOB, wrap=lying(lambda _ask, _data: b"lie"))
-        away = KEYS[9]
-        with pytest.raises(Unreachable) as caught:
-            await fetch(sources.here, BLOB.root, SIZES, [*KEYS[:4], away, KEYS[1]], deadline_s=7, rng=random.Random(1))
-        names = [key.hex()[:8] for key in (*KEYS[1:4], away)]
-        reasons = ["not here", "does not answer", "sent 3 bytes are not the hashes of 24 pieces", f"{names[3]} (blob) could not be reached"]
-        answers = "; ".join(f"{name}: {reason}" for name, reason in zip(names, reasons, strict=True))
-        start = f"nobody gave {BLOB.root.hex()[:16]}... within 7 s: 1 of 1 pieces are missing"
-        assert str(caught.value) == f"{start} ({answers})"
-        assert now() == pytest.approx(7)
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    story(work)
-
-
-def test_nobody_to_ask_is_said_at_once() -> None:
-    async def work(sources: Sources) -> None:
-        with pytest.raises(Unreachable, match="nobody to ask"):
-            await sources.fetch()
-        assert now() == 0
-
-    story(work)
+    assert now() == 0
 
 
 @pytest.mark.parametrize("sizes", [[], [-1], [MAX_PIECE_BYTES + 1], [1] * 40_000])
-def test_sizes_that_no_blob_has_are_a_bug_of_the_caller(sizes: list[int]) -> None:
-    async def work(sources: Sources) -> None:
-        with pytest.raises(ValueError, match="a blob has"):
-            await sources.fetch(sizes=sizes)
-
-    story(work)
+async def test_sizes_that_no_blob_has_are_a_bug_of_the_caller(sizes: list[int], sources: Sources) -> None:
+    with pytest.raises(ValueError, match="a blob has"):
+        await sources.fetch(sizes=sizes)
 
 
-def test_a_fetch_that_is_cancelled_leaves_nothing_behind() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=slow(1e6, lambda place: place > 5))
-        fetching = asyncio.create_task(sources.fetch())
-        await asyncio.sleep(1)
-        fetching.cancel()
-        await asyncio.wait([fetching])
-        assert fetching.cancelled()
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    story(work)
+async def test_a_fetch_that_is_cancelled_leaves_nothing_behind(sources: Sources) -> None:
+    await sources.add(BLOB, wrap=slow(1e6, lambda place: place > 5))
+    fetching = asyncio.create_task(sources.fetch())
+    await asyncio.sleep(1)
+    fetching.cancel()
+    await asyncio.wait([fetching])
+    assert fetching.cancelled()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-def test_a_fault_of_this_program_is_raised_as_it_is() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB)
+async def test_a_fault_of_this_program_is_raised_as_it_is(sources: Sources) -> None:
+    await sources.add(BLOB)
 
-        class Broken:
-            def distrust(self, _key: PublicKey, _reason: str) -> None:
-                raise ZeroDivisionError
+    class Broken:
+        def distrust(self, _key: PublicKey, _reason: str) -> None:
+            raise ZeroDivisionError
 
-        await sources.add(BLOB, wrap=lying(lambda _ask, _data: b""))
-        with pytest.raises(ZeroDivisionError):
-            await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60, judge=Broken())
-        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    story(work)
+    await sources.add(BLOB, wrap=lying(lambda _ask, _data: b""))
+    with pytest.raises(ZeroDivisionError):
+        await fetch(sources.here, BLOB.root, SIZES, KEYS[:3], deadline_s=60, judge=Broken())
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-def test_what_is_in_the_blob_store_is_not_fetched_and_what_is_fetched_is_put_there() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, ONE)
-        blob_store = BlobStore(max_bytes=10**6)
-        for blob in (BLOB, ONE):
-            await sources.fetch(blob, blob_store=blob_store, kind="body")
-            assert blob_store.get(blob.root) == blob
-        num_asked = len(sources.asked)
-        for blob in (BLOB, ONE):
-            await sources.fetch(blob, blob_store=blob_store, kind="body")
-        assert len(sources.asked) == num_asked
-
-    story(work)
+async def test_what_is_in_the_blob_store_is_not_fetched_and_what_is_fetched_is_put_there(sources: Sources) -> None:
+    await sources.add(BLOB, ONE)
+    blob_store = BlobStore(max_bytes=10**6)
+    for blob in (BLOB, ONE):
+        await sources.fetch(blob, blob_store=blob_store, kind="body")
+        assert blob_store.get(blob.root) == blob
+    num_asked = len(sources.asked)
+    for blob in (BLOB, ONE):
+        await sources.fetch(blob, blob_store=blob_store, kind="body")
+    assert len(sources.asked) == num_asked
 
 
-def test_what_arrived_before_the_deadline_is_not_fetched_again() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=slow(1e6, lambda place: place % 8 == 0))
-        blob_store = BlobStore(max_bytes=10**6)
-        with pytest.raises(Unreachable, match="within 5 s: 3 of 24 pieces are missing"):
-            await sources.fetch(blob_store=blob_store, kind="body", deadline_s=5)
-        partial_blob = blob_store.partial_blob(BLOB.root)
-        assert partial_blob is not None
-        missing = list(partial_blob.missing)
-        assert missing == [0, 8, 16]
-        del sources.network.endpoints[KEYS[1]]
-        sources.network.endpoints[KEYS[1]] = sources.here  # so that the next has a key of its own
-        await sources.add(BLOB)
-        await sources.fetch(blob_store=blob_store, kind="body")
-        assert sorted(sources.asked_of(2)) == missing
-        assert blob_store.get(BLOB.root) == BLOB
-
-    story(work)
+async def test_what_arrived_before_the_deadline_is_not_fetched_again(sources: Sources) -> None:
+    await sources.add(BLOB, wrap=slow(1e6, lambda place: place % 8 == 0))
+    blob_store = BlobStore(max_bytes=10**6)
+    with pytest.raises(Unreachable, match="within 5 s: 3 of 24 pieces are missing"):
+        await sources.fetch(blob_store=blob_store, kind="body", deadline_s=5)
+    partial_blob = blob_store.partial_blob(BLOB.root)
+    assert partial_blob is not None
+    missing = list(partial_blob.missing)
+    assert missing == [0, 8, 16]
+    del sources.network.endpoints[KEYS[1]]
+    sources.network.endpoints[KEYS[1]] = sources.here  # so that the next has a key of its own
+    await sources.add(BLOB)
+    await sources.fetch(blob_store=blob_store, kind="body")
+    assert sorted(sources.asked_of(2)) == missing
+    assert blob_store.get(BLOB.root) == BLOB
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_most_sources_do_one_that_has_it_is_enough(seed: int) -> None:
+async def test_whatever_most_sources_do_one_that_has_it_is_enough(seed: int, sources: Sources) -> None:
     rng = random.Random(seed)
 
     def moody(handler: Handler) -> Handler:
@@ -688,57 +575,49 @@ def test_whatever_most_sources_do_one_that_has_it_is_enough(seed: int) -> None:
 
         return answer
 
-    async def work(sources: Sources) -> None:
-        honest = rng.randrange(6)
-        for number in range(6):
-            await sources.add(BLOB, wrap=refusing(BUSY, times=rng.randrange(4)) if number == honest else moody)
-        sources.network.lost = lambda _sender, receiver, _method: receiver != KEYS[1 + honest] and rng.random() < 0.2
-        await sources.fetch(deadline_s=300)
-        assert now() < 40
-        assert KEYS[1 + honest] not in dict(sources.judge.wrong)
-
-    story(work)
+    honest = rng.randrange(6)
+    for number in range(6):
+        await sources.add(BLOB, wrap=refusing(BUSY, times=rng.randrange(4)) if number == honest else moody)
+    sources.network.lost = lambda _sender, receiver, _method: receiver != KEYS[1 + honest] and rng.random() < 0.2
+    await sources.fetch(deadline_s=300)
+    assert now() < 40
+    assert KEYS[1 + honest] not in dict(sources.judge.wrong)
 
 
-def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_that_had_it() -> None:
-    async def work(sources: Sources) -> None:
-        server, newcomers = KEYS[0], KEYS[1:21]
-        num_given: Counter[PublicKey] = Counter()
-        network = MemoryNetwork()
+async def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_that_had_it(sources: Sources) -> None:
+    server, newcomers = KEYS[0], KEYS[1:21]
+    num_given: Counter[PublicKey] = Counter()
+    network = MemoryNetwork()
 
-        async def start(key: PublicKey) -> BlobStore:
-            endpoint, blob_store = network.endpoint(key), BlobStore(max_bytes=10**6, max_sending_bytes=4 * PIECE_BYTES)
-            await blob_store.serve(endpoint)
-            honest = endpoint.handlers[METHOD]
+    async def start(key: PublicKey) -> BlobStore:
+        endpoint, blob_store = network.endpoint(key), BlobStore(max_bytes=10**6, max_sending_bytes=4 * PIECE_BYTES)
+        await blob_store.serve(endpoint)
+        honest = endpoint.handlers[METHOD]
 
-            async def answer(caller: PublicKey, request: bytes) -> bytes:
-                data = await honest(caller, request)
-                num_given[key] += unpack(Ask, request, max_bytes=128).place != HASHES
-                await asyncio.sleep(1.0)  # a slow line; a refusal is quick
-                return data
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            data = await honest(caller, request)
+            num_given[key] += unpack(Ask, request, max_bytes=128).place != HASHES
+            await asyncio.sleep(1.0)  # a slow line; a refusal is quick
+            return data
 
-            endpoint.handlers[METHOD] = answer
-            return blob_store
+        endpoint.handlers[METHOD] = answer
+        return blob_store
 
-        (await start(server)).pin(BLOB)
-        blob_stores = [await start(key) for key in newcomers]
+    (await start(server)).pin(BLOB)
+    blob_stores = [await start(key) for key in newcomers]
 
-        async def get(key: PublicKey, blob_store: BlobStore) -> None:
-            rng = random.Random(key)
-            sources = [server, *newcomers]
-            found = await fetch(
-                network.endpoints[key], BLOB.root, SIZES, sources, deadline_s=300, blob_store=blob_store, kind="state", rng=rng
-            )
-            assert found == BLOB
+    async def get(key: PublicKey, blob_store: BlobStore) -> None:
+        rng = random.Random(key)
+        sources = [server, *newcomers]
+        found = await fetch(network.endpoints[key], BLOB.root, SIZES, sources, deadline_s=300, blob_store=blob_store, kind="state", rng=rng)
+        assert found == BLOB
 
-        async with asyncio.TaskGroup() as tasks:
-            for key, blob_store in zip(newcomers, blob_stores, strict=True):
-                tasks.create_task(get(key, blob_store))
-        assert num_given[server] <= 4 * 24  # four blobs for twenty newcomers
-        assert sum(num_given.values()) < 22 * 24  # and in all hardly a piece twice to one
-        assert now() < 60  # from the server alone: 20 blobs of 24 pieces, 4 at a time, 120 s
-
-    story(work)
+    async with asyncio.TaskGroup() as tasks:
+        for key, blob_store in zip(newcomers, blob_stores, strict=True):
+            tasks.create_task(get(key, blob_store))
+    assert num_given[server] <= 4 * 24  # four blobs for twenty newcomers
+    assert sum(num_given.values()) < 22 * 24  # and in all hardly a piece twice to one
+    assert now() < 60  # from the server alone: 20 blobs of 24 pieces, 4 at a time, 120 s
 
 
 @pytest.mark.swarm

@@ -77,63 +77,51 @@ class Swarm:
         return sorted(os.listdir(self.name.path.parent))
 
 
-def test_a_file_comes_from_several_sources_and_is_there_when_it_is_whole(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.add()
-        await swarm.add()
-        assert not swarm.name.is_here
+async def test_a_file_comes_from_several_sources_and_is_there_when_it_is_whole(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.add()
+    await swarm.add()
+    assert not swarm.name.is_here
+    await swarm.fetch()
+    assert swarm.name.is_here
+    assert swarm.name.path.read_bytes() == DATA
+    assert swarm.files() == ["file.bin"]
+    assert swarm.noted.counts == list(range(21))
+    assert {key for key, _ in swarm.asked} == set(KEYS[1:3])
+
+
+async def test_who_sends_other_bytes_is_named_and_not_asked_again(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.add(lies=True)
+    await swarm.add()
+    await swarm.fetch()
+    assert swarm.name.path.read_bytes() == DATA
+    assert [key for key, _ in swarm.noted.wrong] == [KEYS[1]]
+    assert len([place for key, place in swarm.asked if key == KEYS[1] and place != HASHES]) <= 4  # those in flight at once
+
+
+async def test_what_a_broken_download_left_is_checked_and_used(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    left = bytearray(DATA)
+    left[3 * PIECE_BYTES] ^= 1
+    left[12 * PIECE_BYTES :] = bytes(len(DATA) - 12 * PIECE_BYTES)
+    (swarm.name.path.parent / "file.bin.part").write_bytes(left + b"too long")
+    await swarm.add()
+    await swarm.fetch()
+    assert swarm.name.path.read_bytes() == DATA
+    assert sorted(place for _, place in swarm.asked if place != HASHES) == [3, *range(12, 20)]
+    assert swarm.noted.counts[0] == 11
+
+
+async def test_a_download_that_nobody_can_end_leaves_what_came_for_the_next_try(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.add(lies=True)
+    with pytest.raises(Unreachable, match="nobody is left who could"):
         await swarm.fetch()
-        assert swarm.name.is_here
-        assert swarm.name.path.read_bytes() == DATA
-        assert swarm.files() == ["file.bin"]
-        assert swarm.noted.counts == list(range(21))
-        assert {key for key, _ in swarm.asked} == set(KEYS[1:3])
-
-    asyncio.run(scenario())
-
-
-def test_who_sends_other_bytes_is_named_and_not_asked_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.add(lies=True)
-        await swarm.add()
-        await swarm.fetch()
-        assert swarm.name.path.read_bytes() == DATA
-        assert [key for key, _ in swarm.noted.wrong] == [KEYS[1]]
-        assert len([place for key, place in swarm.asked if key == KEYS[1] and place != HASHES]) <= 4  # those in flight at once
-
-    asyncio.run(scenario())
-
-
-def test_what_a_broken_download_left_is_checked_and_used(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        left = bytearray(DATA)
-        left[3 * PIECE_BYTES] ^= 1
-        left[12 * PIECE_BYTES :] = bytes(len(DATA) - 12 * PIECE_BYTES)
-        (swarm.name.path.parent / "file.bin.part").write_bytes(left + b"too long")
-        await swarm.add()
-        await swarm.fetch()
-        assert swarm.name.path.read_bytes() == DATA
-        assert sorted(place for _, place in swarm.asked if place != HASHES) == [3, *range(12, 20)]
-        assert swarm.noted.counts[0] == 11
-
-    asyncio.run(scenario())
-
-
-def test_a_download_that_nobody_can_end_leaves_what_came_for_the_next_try(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.add(lies=True)
-        with pytest.raises(Unreachable, match="nobody is left who could"):
-            await swarm.fetch()
-        assert swarm.files() == ["file.bin.part"]
-        await swarm.add()
-        await swarm.fetch()
-        assert swarm.files() == ["file.bin"]
-
-    asyncio.run(scenario())
+    assert swarm.files() == ["file.bin.part"]
+    await swarm.add()
+    await swarm.fetch()
+    assert swarm.files() == ["file.bin"]
 
 
 async def _asked(endpoint: MemoryEndpoint, place: int) -> bytes:
@@ -141,24 +129,21 @@ async def _asked(endpoint: MemoryEndpoint, place: int) -> bytes:
     return await endpoint.call(KEYS[1], METHOD, request, timeout_s=5)
 
 
-def test_a_file_that_is_damaged_cut_or_gone_is_not_sent(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        path = await swarm.add()
-        assert len(await _asked(swarm.here, HASHES)) == 20 * 32
-        assert await _asked(swarm.here, 1) == DATA[PIECE_BYTES : 2 * PIECE_BYTES]
-        path.write_bytes(DATA[: PIECE_BYTES + 5])
-        assert await _asked(swarm.here, 0) == DATA[:PIECE_BYTES]
-        for place in (1, 2):
-            with pytest.raises(Refused, match=NOT_HERE):
-                await _asked(swarm.here, place)
-        path.unlink()
+async def test_a_file_that_is_damaged_cut_or_gone_is_not_sent(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    path = await swarm.add()
+    assert len(await _asked(swarm.here, HASHES)) == 20 * 32
+    assert await _asked(swarm.here, 1) == DATA[PIECE_BYTES : 2 * PIECE_BYTES]
+    path.write_bytes(DATA[: PIECE_BYTES + 5])
+    assert await _asked(swarm.here, 0) == DATA[:PIECE_BYTES]
+    for place in (1, 2):
         with pytest.raises(Refused, match=NOT_HERE):
-            await _asked(swarm.here, 0)
-        with pytest.raises(Refused, match="no piece 20"):
-            await _asked(swarm.here, 20)
-
-    asyncio.run(scenario())
+            await _asked(swarm.here, place)
+    path.unlink()
+    with pytest.raises(Refused, match=NOT_HERE):
+        await _asked(swarm.here, 0)
+    with pytest.raises(Refused, match="no piece 20"):
+        await _asked(swarm.here, 20)
 
 
 @pytest.mark.parametrize("data", [b"", DATA[:-1], b"!" + DATA[1:], DATA + b"!"])
@@ -183,40 +168,36 @@ def test_what_cannot_travel_is_no_name(tmp_path: Path, size: int, piece: int) ->
         FileName(tmp_path, ROOT, size, piece)
 
 
-def test_strangers_newcomers_do_not_take_the_places_of_what_a_round_needs(tmp_path: Path) -> None:
+async def test_strangers_newcomers_do_not_take_the_places_of_what_a_round_needs(tmp_path: Path) -> None:
     """Whoever asks for pieces of files, however many: what is in memory is answered as if nobody did."""
+    blob_store = BlobStore(max_bytes=10**6)
+    held, is_full = asyncio.Event(), asyncio.Semaphore(0)
 
-    async def scenario() -> None:
-        blob_store = BlobStore(max_bytes=10**6)
-        held, is_full = asyncio.Event(), asyncio.Semaphore(0)
+    name = _name(tmp_path / "lent")
+    name.path.write_bytes(DATA)
+    blob_store.lend(name.root, FileBlob(name))
+    root = blob_store.put(Blob.of([b"a body"]), "body")
+    crowd = [PublicKey(sha256(b"stranger %d" % i)) for i in range(40)]
+    request = bytes.fromhex("825820") + ROOT + b"\x00"
 
-        name = _name(tmp_path / "lent")
-        name.path.write_bytes(DATA)
-        blob_store.lend(name.root, FileBlob(name))
-        root = blob_store.put(Blob.of([b"a body"]), "body")
-        crowd = [PublicKey(sha256(b"stranger %d" % i)) for i in range(40)]
-        request = bytes.fromhex("825820") + ROOT + b"\x00"
+    async def stranger(key: PublicKey) -> str:
+        try:
+            await blob_store._answer(key, request)
+        except Unreachable as error:
+            is_full.release()
+            return str(error)
+        await held.wait()  # it takes its answer slowly
+        return "sent"
 
-        async def stranger(key: PublicKey) -> str:
-            try:
-                await blob_store._answer(key, request)
-            except Unreachable as error:
-                is_full.release()
-                return str(error)
-            await held.wait()  # it takes its answer slowly
-            return "sent"
-
-        calls = [asyncio.create_task(stranger(key)) for key in crowd]
-        for _ in range(40 - 15):
-            await is_full.acquire()
-        assert await blob_store._answer(KEYS[3], bytes.fromhex("825820") + root + b"\x00") == b"a body"
-        held.set()
-        assert sorted(await asyncio.gather(*calls)) == ["busy"] * 25 + ["sent"] * 15
-
-    asyncio.run(scenario())
+    calls = [asyncio.create_task(stranger(key)) for key in crowd]
+    for _ in range(40 - 15):
+        await is_full.acquire()
+    assert await blob_store._answer(KEYS[3], bytes.fromhex("825820") + root + b"\x00") == b"a body"
+    held.set()
+    assert sorted(await asyncio.gather(*calls)) == ["busy"] * 25 + ["sent"] * 15
 
 
-def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_path: Path) -> None:
+async def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_path: Path) -> None:
     class Slow:
         num_pieces = 2
 
@@ -232,23 +213,20 @@ def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_path: Pa
         def piece(self, _place: int) -> bytes | None:
             raise AssertionError
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(2))
-        network, slow, blob_store = MemoryNetwork(), Slow(), BlobStore(max_bytes=0)
-        blob_store.lend(ROOT, slow)
-        await blob_store.serve(network.endpoint(KEYS[0]))
-        request = pack(Ask(ROOT, HASHES))
-        asking = [asyncio.create_task(network.endpoint(KEYS[1]).call(KEYS[0], METHOD, request, timeout_s=60)) for _ in range(6)]
-        try:
-            async with asyncio.timeout(60):
-                await until(lambda: slow.num_reading == 2)
-                assert await asyncio.to_thread(lambda: slow.num_reading) == 2
-        finally:
-            slow.may_end.set()
-        assert all(isinstance(each, Refused) for each in await asyncio.gather(*asking, return_exceptions=True))
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
+    network, slow, blob_store = MemoryNetwork(), Slow(), BlobStore(max_bytes=0)
+    blob_store.lend(ROOT, slow)
+    await blob_store.serve(network.endpoint(KEYS[0]))
+    request = pack(Ask(ROOT, HASHES))
+    asking = [asyncio.create_task(network.endpoint(KEYS[1]).call(KEYS[0], METHOD, request, timeout_s=60)) for _ in range(6)]
+    try:
+        async with asyncio.timeout(60):
+            await until(lambda: slow.num_reading == 2)
+            assert await asyncio.to_thread(lambda: slow.num_reading) == 2
+    finally:
+        slow.may_end.set()
+    assert all(isinstance(each, Refused) for each in await asyncio.gather(*asking, return_exceptions=True))
 
 
 def test_an_ask_is_what_the_tests_write_by_hand() -> None:

@@ -1,9 +1,7 @@
 """Who is a cohort peer: peers that prove to each other that they hold the cohort's token, and tell each other how to be linked."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,13 +15,14 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.clock import Clock
 from tests.network.members import PEERS, settle
-from tests.network.virtual_time import LOOP_CLOCK, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK
 
 TOKEN, RUN = b"t" * 32, b"r" * 32
 ANNA, BOB, CAROL = (peer.public_key for peer in PEERS[:3])
 DEADLINE_S = 60.0
 PERIOD_S = 10.0
 GREETING = Greeting(b"certificate", ())
+pytestmark = pytest.mark.virtual_time
 
 
 class Club:
@@ -38,41 +37,38 @@ class Club:
             self.links[key] = Links(endpoint, RUN)
             self.cohort_peers[key] = CohortPeers(endpoint, self.links[key], RUN, "here", token, clock)
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> "Club":
         for key in self.cohort_peers:
             await self.links[key].start()
             await self.cohort_peers[key].start()
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for key in self.cohort_peers:
             await self.links[key].close()
             await self.cohort_peers[key].close()
-
-
-def with_club(story: Callable[[Club], Any], **tokens: bytes) -> None:
-    async def whole() -> None:
-        names = {"anna": ANNA, "bob": BOB, "carol": CAROL}
-        club = Club({names[name]: token for name, token in (tokens or {"anna": TOKEN, "bob": TOKEN}).items()})
-        await club.start()
-        await story(club)
-        await club.close()
         await settle()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    run_virtual(whole())
+
+@pytest.fixture
+def club() -> Club:
+    return Club({ANNA: TOKEN, BOB: TOKEN})
 
 
-def test_one_hello_makes_both_cohort_peers() -> None:
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        assert club.cohort_peers[ANNA].fresh() == (BOB,)
-        assert club.cohort_peers[BOB].fresh() == (ANNA,)
-
-    with_club(story)
+@pytest.fixture
+def three() -> Club:
+    return Club({ANNA: TOKEN, BOB: TOKEN, CAROL: TOKEN})
 
 
-def test_who_has_another_token_is_no_cohort_peer() -> None:
-    async def story(club: Club) -> None:
+async def test_one_hello_makes_both_cohort_peers(club: Club) -> None:
+    await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    assert club.cohort_peers[ANNA].fresh() == (BOB,)
+    assert club.cohort_peers[BOB].fresh() == (ANNA,)
+
+
+async def test_who_has_another_token_is_no_cohort_peer() -> None:
+    async with Club({ANNA: TOKEN, BOB: TOKEN, CAROL: b"x" * 32}) as club:
         await club.cohort_peers[CAROL].meet([ANNA, BOB], PERIOD_S)
         await club.cohort_peers[ANNA].meet([BOB, CAROL], PERIOD_S)
         await settle()
@@ -81,97 +77,73 @@ def test_who_has_another_token_is_no_cohort_peer() -> None:
         assert not club.cohort_peers[ANNA].knows(CAROL)
         assert club.cohort_peers[ANNA].refused > 0
 
-    with_club(story, anna=TOKEN, bob=TOKEN, carol=b"x" * 32)
+
+async def test_a_proof_that_was_overheard_is_of_no_use(club: Club) -> None:
+    await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    carol = club.network.endpoint(CAROL)
+    for overheard in ((ANNA, BOB), (BOB, ANNA)):
+        request = pack(Hello(cohort_peer_proof(TOKEN, RUN, "here", *overheard), GREETING))
+        for callee in (ANNA, BOB):
+            with pytest.raises(Refused, match="no proof"):
+                await carol.call(callee, near_cohort_peers.METHOD, request, timeout_s=1.0)
+    assert not club.cohort_peers[BOB].knows(CAROL)
 
 
-def test_a_proof_that_was_overheard_is_of_no_use() -> None:
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        carol = club.network.endpoint(CAROL)
-        for overheard in ((ANNA, BOB), (BOB, ANNA)):
-            request = pack(Hello(cohort_peer_proof(TOKEN, RUN, "here", *overheard), GREETING))
-            for callee in (ANNA, BOB):
-                with pytest.raises(Refused, match="no proof"):
-                    await carol.call(callee, near_cohort_peers.METHOD, request, timeout_s=1.0)
-        assert not club.cohort_peers[BOB].knows(CAROL)
+async def test_a_stranger_that_throws_the_proof_back_is_no_cohort_peer(club: Club) -> None:
+    async def echo(_caller: PublicKey, request: bytes) -> bytes:
+        return pack(Hello(unpack(Hello, request, max_bytes=4000).proof, GREETING))
 
-    with_club(story)
+    carol = club.network.endpoint(CAROL)
+    await carol.serve(near_cohort_peers.METHOD, echo)
+    await club.cohort_peers[ANNA].meet([CAROL], PERIOD_S)
+    assert club.cohort_peers[ANNA].fresh() == ()
 
 
-def test_a_stranger_that_throws_the_proof_back_is_no_cohort_peer() -> None:
-    async def story(club: Club) -> None:
-        async def echo(_caller: PublicKey, request: bytes) -> bytes:
-            return pack(Hello(unpack(Hello, request, max_bytes=4000).proof, GREETING))
-
-        carol = club.network.endpoint(CAROL)
-        await carol.serve(near_cohort_peers.METHOD, echo)
-        await club.cohort_peers[ANNA].meet([CAROL], PERIOD_S)
-        assert club.cohort_peers[ANNA].fresh() == ()
-
-    with_club(story)
-
-
-def test_a_cohort_peer_that_is_silent_is_forgotten_after_a_while() -> None:
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        del club.network.endpoints[BOB]
-        for _ in range(5):
-            await asyncio.sleep(10)
-            await club.cohort_peers[ANNA].meet([], PERIOD_S)
-        assert club.cohort_peers[ANNA].knows(BOB)
-        await asyncio.sleep(11)
-        assert not club.cohort_peers[ANNA].knows(BOB)
-        assert club.cohort_peers[ANNA].fresh() == ()
-
-    with_club(story)
+async def test_a_cohort_peer_that_is_silent_is_forgotten_after_a_while(club: Club) -> None:
+    await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    del club.network.endpoints[BOB]
+    for _ in range(5):
+        await asyncio.sleep(10)
+        await club.cohort_peers[ANNA].meet([], PERIOD_S)
+    assert club.cohort_peers[ANNA].knows(BOB)
+    await asyncio.sleep(11)
+    assert not club.cohort_peers[ANNA].knows(BOB)
+    assert club.cohort_peers[ANNA].fresh() == ()
 
 
-def test_who_says_goodbye_is_no_cohort_peer_any_more_and_may_come_back() -> None:
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB, CAROL], PERIOD_S)
-        del club.network.endpoints[CAROL]  # who is gone already is no harm
-        await club.cohort_peers[ANNA].leave()
-        assert club.cohort_peers[BOB].fresh() == ()
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        assert club.cohort_peers[BOB].fresh() == (ANNA,)
-
-    with_club(story, anna=TOKEN, bob=TOKEN, carol=TOKEN)
+async def test_who_says_goodbye_is_no_cohort_peer_any_more_and_may_come_back(three: Club) -> None:
+    await three.cohort_peers[ANNA].meet([BOB, CAROL], PERIOD_S)
+    del three.network.endpoints[CAROL]  # who is gone already is no harm
+    await three.cohort_peers[ANNA].leave()
+    assert three.cohort_peers[BOB].fresh() == ()
+    await three.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    assert three.cohort_peers[BOB].fresh() == (ANNA,)
 
 
-def test_a_cohort_peer_is_met_again_without_being_announced() -> None:
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        for _ in range(20):
-            await asyncio.sleep(10)
-            await club.cohort_peers[ANNA].meet([], PERIOD_S)
-        assert club.cohort_peers[ANNA].knows(BOB)
-        assert club.cohort_peers[BOB].knows(ANNA)
-
-    with_club(story)
+async def test_a_cohort_peer_is_met_again_without_being_announced(club: Club) -> None:
+    await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    for _ in range(20):
+        await asyncio.sleep(10)
+        await club.cohort_peers[ANNA].meet([], PERIOD_S)
+    assert club.cohort_peers[ANNA].knows(BOB)
+    assert club.cohort_peers[BOB].knows(ANNA)
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x80", b"x" * 10_000, pack(Hello(b"p" * 32, GREETING))])
-def test_an_answer_that_is_no_proof_is_nobody_s_harm(answer: bytes) -> None:
-    async def story(club: Club) -> None:
-        async def nonsense(_caller: PublicKey, _request: bytes) -> bytes:
-            return answer
+async def test_an_answer_that_is_no_proof_is_nobody_s_harm(answer: bytes, club: Club) -> None:
+    async def nonsense(_caller: PublicKey, _request: bytes) -> bytes:
+        return answer
 
-        await club.network.endpoint(CAROL).serve(near_cohort_peers.METHOD, nonsense)
-        await club.cohort_peers[ANNA].meet([CAROL, BOB], PERIOD_S)
-        assert club.cohort_peers[ANNA].fresh() == (BOB,)
-
-    with_club(story)
+    await club.network.endpoint(CAROL).serve(near_cohort_peers.METHOD, nonsense)
+    await club.cohort_peers[ANNA].meet([CAROL, BOB], PERIOD_S)
+    assert club.cohort_peers[ANNA].fresh() == (BOB,)
 
 
-def test_there_is_no_end_of_room_for_cohort_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_no_end_of_room_for_cohort_peers(three: Club, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_cohort_peers, "MAX_COHORT_PEERS", 1)
-
-    async def story(club: Club) -> None:
-        await club.cohort_peers[ANNA].meet([BOB], PERIOD_S)
-        await club.cohort_peers[CAROL].meet([ANNA], PERIOD_S)
-        assert club.cohort_peers[ANNA].fresh() == (BOB,)
-
-    with_club(story, anna=TOKEN, bob=TOKEN, carol=TOKEN)
+    await three.cohort_peers[ANNA].meet([BOB], PERIOD_S)
+    await three.cohort_peers[CAROL].meet([ANNA], PERIOD_S)
+    assert three.cohort_peers[ANNA].fresh() == (BOB,)
 
 
 # Real nodes.

@@ -44,16 +44,13 @@ def records_of(endpoint: MemoryEndpoint) -> dict[PublicKey, bytes]:
     return endpoint._network.records.setdefault(NAME, {})
 
 
-def test_those_who_announce_themselves_find_each_other_and_nobody_finds_himself() -> None:
-    async def meet() -> None:
-        known = [Neighbours(endpoint, RUN) for endpoint in endpoints(3)]
-        for one in known:
-            await one.announce(cohort="here", round_=4)
-        for place, one in enumerate(known):
-            await one.look()
-            assert set(one.members()) == {peer.public_key for other, peer in enumerate(PEERS[:3]) if other != place}
-
-    run(meet())
+async def test_those_who_announce_themselves_find_each_other_and_nobody_finds_himself() -> None:
+    known = [Neighbours(endpoint, RUN) for endpoint in endpoints(3)]
+    for one in known:
+        await one.announce(cohort="here", round_=4)
+    for place, one in enumerate(known):
+        await one.look()
+        assert set(one.members()) == {peer.public_key for other, peer in enumerate(PEERS[:3]) if other != place}
 
 
 def test_announcements_stand_under_the_names_of_the_document() -> None:
@@ -69,136 +66,113 @@ def test_announcements_stand_under_the_names_of_the_document() -> None:
     assert all(found.values()), found
 
 
-def test_an_announcement_in_another_s_name_for_another_run_or_malformed_is_counted_and_hides_nobody() -> None:
-    async def lie() -> None:
-        here, honest, *liars = endpoints(6)
-        known = Neighbours(here, RUN)
-        await Neighbours(honest, RUN).announce(cohort="here", round_=1)
-        right = Announcement(RUN, liars[0].key, "here", 1, 10)
-        junk = [
-            pack(replace(right, key=honest.key)),
-            pack(replace(right, key=liars[1].key, run=sha256(b"another"))),
-            b"\x80" * 400,
-            bytes(5_000),
-        ]
-        for liar, data in zip(liars, junk, strict=True):
-            records_of(here)[liar.key] = data
+async def test_an_announcement_in_another_s_name_for_another_run_or_malformed_is_counted_and_hides_nobody() -> None:
+    here, honest, *liars = endpoints(6)
+    known = Neighbours(here, RUN)
+    await Neighbours(honest, RUN).announce(cohort="here", round_=1)
+    right = Announcement(RUN, liars[0].key, "here", 1, 10)
+    junk = [
+        pack(replace(right, key=honest.key)),
+        pack(replace(right, key=liars[1].key, run=sha256(b"another"))),
+        b"\x80" * 400,
+        bytes(5_000),
+    ]
+    for liar, data in zip(liars, junk, strict=True):
+        records_of(here)[liar.key] = data
+    await known.look()
+    assert known.members() == [honest.key]
+    assert known.malformed == len(junk)
+
+
+async def test_who_withdraws_is_forgotten_at_the_next_look_and_may_come_back() -> None:
+    here, there, third = endpoints(3)
+    known, leaving = Neighbours(here, RUN), Neighbours(there, RUN)
+    await leaving.withdraw()  # it never announced itself: there is nothing to withdraw
+    assert records_of(here) == {}
+    for one in (leaving, Neighbours(third, RUN)):
+        await one.announce(cohort="here", round_=1)
+    await known.announce(cohort="here", round_=1)
+    await known.look()
+    assert set(known.members()) == {there.key, third.key}
+    await leaving.withdraw()
+    await known.look()
+    assert known.members() == known.at_meeting() == [third.key]
+    assert known.malformed == 0
+    await leaving.announce(cohort="here", round_=2)
+    await known.look()
+    assert set(known.members()) == {there.key, third.key}
+
+
+async def test_an_older_announcement_changes_nothing() -> None:
+    here, other = endpoints(2)
+    clock = ManualClock()
+    known = Neighbours(here, RUN, clock)
+    for sequence in (20, 10):
+        records_of(here)[other.key] = pack(Announcement(RUN, other.key, "here", 1, sequence))
         await known.look()
-        assert known.members() == [honest.key]
-        assert known.malformed == len(junk)
+        clock.advance(timeouts.ANNOUNCED_S - 1)
+    clock.advance(2)
+    assert known.members() == []
 
-    run(lie())
+
+async def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new_announcement() -> None:
+    here, other = endpoints(2)
+    clock = ManualClock()
+    known, theirs = Neighbours(here, RUN, clock), Neighbours(other, RUN)
+    await theirs.announce(cohort="here", round_=1)
+    await known.look()
+    known.forget(other.key)
+    assert known.members() == []
+    await theirs.announce(cohort="here", round_=2)
+    await known.look()
+    assert known.members() == [other.key]
+    clock.advance(100 * timeouts.ANNOUNCED_S)
+    assert known.members() == []
+    known.forget(PEERS[5].public_key)  # nobody
 
 
-def test_who_withdraws_is_forgotten_at_the_next_look_and_may_come_back() -> None:
-    async def leave() -> None:
-        here, there, third = endpoints(3)
-        known, leaving = Neighbours(here, RUN), Neighbours(there, RUN)
-        await leaving.withdraw()  # it never announced itself: there is nothing to withdraw
-        assert records_of(here) == {}
-        for one in (leaving, Neighbours(third, RUN)):
-            await one.announce(cohort="here", round_=1)
-        await known.announce(cohort="here", round_=1)
+async def test_who_cannot_be_reached_does_not_come_back_by_its_old_announcement() -> None:
+    here, other = endpoints(2)
+    clock = ManualClock()
+    known = Neighbours(here, RUN, clock)
+    await Neighbours(other, RUN).announce(cohort="here", round_=1)
+    await known.look()
+    known.forget(other.key)
+    for _ in range(5):  # the DHT still has it
+        clock.advance(timeouts.ANNOUNCE_S[0])
         await known.look()
-        assert set(known.members()) == {there.key, third.key}
-        await leaving.withdraw()
-        await known.look()
-        assert known.members() == known.at_meeting() == [third.key]
-        assert known.malformed == 0
-        await leaving.announce(cohort="here", round_=2)
-        await known.look()
-        assert set(known.members()) == {there.key, third.key}
-
-    run(leave())
-
-
-def test_an_older_announcement_changes_nothing() -> None:
-    async def replay() -> None:
-        here, other = endpoints(2)
-        clock = ManualClock()
-        known = Neighbours(here, RUN, clock)
-        for sequence in (20, 10):
-            records_of(here)[other.key] = pack(Announcement(RUN, other.key, "here", 1, sequence))
-            await known.look()
-            clock.advance(timeouts.ANNOUNCED_S - 1)
-        clock.advance(2)
         assert known.members() == []
-
-    run(replay())
-
-
-def test_who_is_silent_or_cannot_be_reached_is_forgotten_and_comes_back_by_a_new_announcement() -> None:
-    async def go() -> None:
-        here, other = endpoints(2)
-        clock = ManualClock()
-        known, theirs = Neighbours(here, RUN, clock), Neighbours(other, RUN)
-        await theirs.announce(cohort="here", round_=1)
-        await known.look()
-        known.forget(other.key)
-        assert known.members() == []
-        await theirs.announce(cohort="here", round_=2)
-        await known.look()
-        assert known.members() == [other.key]
-        clock.advance(100 * timeouts.ANNOUNCED_S)
-        assert known.members() == []
-        known.forget(PEERS[5].public_key)  # nobody
-
-    run(go())
+    del records_of(here)[other.key]
+    clock.advance(timeouts.ANNOUNCED_S)
+    await known.look()
+    assert known._known == {}
 
 
-def test_who_cannot_be_reached_does_not_come_back_by_its_old_announcement() -> None:
-    async def go() -> None:
-        here, other = endpoints(2)
-        clock = ManualClock()
-        known = Neighbours(here, RUN, clock)
-        await Neighbours(other, RUN).announce(cohort="here", round_=1)
-        await known.look()
-        known.forget(other.key)
-        for _ in range(5):  # the DHT still has it
-            clock.advance(timeouts.ANNOUNCE_S[0])
-            await known.look()
-            assert known.members() == []
-        del records_of(here)[other.key]
-        clock.advance(timeouts.ANNOUNCED_S)
-        await known.look()
-        assert known._known == {}
-
-    run(go())
-
-
-def test_who_is_forgotten_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_forgotten_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "MAX_NEIGHBOURS", 2)
-
-    async def go() -> None:
-        here, *others = endpoints(4)
-        known = Neighbours(here, RUN)
-        for other in others[:2]:
-            await Neighbours(other, RUN).announce(cohort="here", round_=1)
-        await known.look()
-        known.forget(others[0].key)
-        del records_of(here)[others[0].key]
-        await Neighbours(others[2], RUN).announce(cohort="here", round_=1)
-        await known.look()
-        assert set(known.members()) == {others[1].key, others[2].key}
-
-    run(go())
+    here, *others = endpoints(4)
+    known = Neighbours(here, RUN)
+    for other in others[:2]:
+        await Neighbours(other, RUN).announce(cohort="here", round_=1)
+    await known.look()
+    known.forget(others[0].key)
+    del records_of(here)[others[0].key]
+    await Neighbours(others[2], RUN).announce(cohort="here", round_=1)
+    await known.look()
+    assert set(known.members()) == {others[1].key, others[2].key}
 
 
-def test_at_most_so_many_are_chosen_and_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_most_so_many_are_chosen_and_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "MAX_NEIGHBOURS", 3)
-
-    async def crowd() -> None:
-        here, *others = endpoints(8)
-        known = Neighbours(here, RUN)
-        for other in others:
-            await Neighbours(other, RUN).announce(cohort="here", round_=1)
-        await known.look()
-        assert len(known.members()) == 3
-        assert len(known.some(2)) == len(set(known.some(2))) == 2
-        assert set(known.some(99)) == set(known.members())
-        assert known.some(0) == []
-
-    run(crowd())
+    here, *others = endpoints(8)
+    known = Neighbours(here, RUN)
+    for other in others:
+        await Neighbours(other, RUN).announce(cohort="here", round_=1)
+    await known.look()
+    assert len(known.members()) == 3
+    assert len(known.some(2)) == len(set(known.some(2))) == 2
+    assert set(known.some(99)) == set(known.members())
+    assert known.some(0) == []
 
 
 def test_in_a_larger_run_everybody_looks_less_often() -> None:
@@ -214,29 +188,26 @@ def test_in_a_larger_run_everybody_looks_less_often() -> None:
 # Who is near.
 
 
-def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not() -> None:
-    async def go() -> None:
-        here, *others = endpoints(6)
-        known = Neighbours(here, RUN, proven=ProvenCohortPeers(others[1:]))
-        for place, other in enumerate(others):
-            await Neighbours(other, RUN).announce(cohort="mine" if place < 3 else "another", round_=1)
-        await known.look()
-        assert known.near() == []  # it has announced no cohort yet
-        await known.announce(cohort="mine", round_=1)
-        await known.look()
-        near = {others[1].key, others[2].key}
-        assert set(known.near()) == near
-        assert set(known.at_meeting()) == near | {others[0].key}
-        assert set(known.far(9)) == {others[0].key, others[3].key, others[4].key}
-        assert len(known.far(2, without=[others[3].key])) == 2
-        assert others[3].key not in known.far(3, without=[others[3].key])
-        for _ in range(20):
-            assert len(near.intersection(known.mixed(3))) == 2
-            assert len(near.intersection(known.mixed(1))) == 1
-        assert len(known.mixed(9)) == len(set(known.mixed(9))) == 5
-        assert not known.is_near(PEERS[7].public_key)
-
-    run(go())
+async def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not() -> None:
+    here, *others = endpoints(6)
+    known = Neighbours(here, RUN, proven=ProvenCohortPeers(others[1:]))
+    for place, other in enumerate(others):
+        await Neighbours(other, RUN).announce(cohort="mine" if place < 3 else "another", round_=1)
+    await known.look()
+    assert known.near() == []  # it has announced no cohort yet
+    await known.announce(cohort="mine", round_=1)
+    await known.look()
+    near = {others[1].key, others[2].key}
+    assert set(known.near()) == near
+    assert set(known.at_meeting()) == near | {others[0].key}
+    assert set(known.far(9)) == {others[0].key, others[3].key, others[4].key}
+    assert len(known.far(2, without=[others[3].key])) == 2
+    assert others[3].key not in known.far(3, without=[others[3].key])
+    for _ in range(20):
+        assert len(near.intersection(known.mixed(3))) == 2
+        assert len(near.intersection(known.mixed(1))) == 1
+    assert len(known.mixed(9)) == len(set(known.mixed(9))) == 5
+    assert not known.is_near(PEERS[7].public_key)
 
 
 def test_those_who_were_met_are_drawn_before_those_who_are_only_announced_and_stay_where_there_is_no_room(
@@ -268,17 +239,14 @@ def test_those_who_were_met_are_drawn_before_those_who_are_only_announced_and_st
     run(story(*(network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(61))))
 
 
-def test_whoever_is_alone_in_its_cohort_mixes_others_only() -> None:
-    async def go() -> None:
-        here, *others = endpoints(5)
-        known = Neighbours(here, RUN)
-        await known.announce(cohort="mine", round_=1)
-        for other in others:
-            await Neighbours(other, RUN).announce(cohort="another", round_=1)
-        await known.look()
-        assert (len(known.mixed(3)), known.near()) == (3, [])
-
-    run(go())
+async def test_whoever_is_alone_in_its_cohort_mixes_others_only() -> None:
+    here, *others = endpoints(5)
+    known = Neighbours(here, RUN)
+    await known.announce(cohort="mine", round_=1)
+    for other in others:
+        await Neighbours(other, RUN).announce(cohort="another", round_=1)
+    await known.look()
+    assert (len(known.mixed(3)), known.near()) == (3, [])
 
 
 # Buckets.
@@ -342,184 +310,153 @@ class Crowd:
         return Counter(one._bits for one in self.members.values())
 
 
-def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and_everybody_finds_enough_others() -> None:
-    async def go() -> None:
-        crowd = Crowd()
-        for size in (1, 2, 8, 60, 200):
-            crowd.join(size - len(crowd.members))
-            for _ in range(3 if size < SPLIT else 8):
-                await crowd.period()
-            assert crowd.reached() == size
-            found = [len(one.members()) for one in crowd.members.values()]
-            assert min(found) >= min(size - 1, 30)
-            assert max(found) <= MAX_NEIGHBOURS
-            sizes = sorted(one.size for one in crowd.members.values())
-            assert size / 1.6 <= sizes[len(sizes) // 10] <= sizes[-len(sizes) // 10] <= size * 1.6
-            if size <= JOIN:
-                assert crowd.bits() == {0: size}
-                assert set(found) == {size - 1}
-                assert set(sizes) == {size}
-        bits = crowd.bits()
-        assert sum(count for number, count in bits.items() if number in (1, 2)) == 200
-        counts = [len(records) for name, records in crowd.network.records.items() if "members" in name]
-        assert max(counts) < 2 * SPLIT  # no name has everybody: who sees a larger run stands under the shorter prefix as well
-        for size in (110, 20):
-            crowd.leave(list(crowd.members)[size:])
-            crowd.clock.advance(timeouts.ANNOUNCE_S[1] * 2)  # who left is forgotten
-            for _ in range(5):
-                await crowd.period()
-            assert crowd.reached() == size
-            assert min(len(one.members()) for one in crowd.members.values()) >= min(size - 1, 30)
-        assert crowd.bits() == {0: 20}
-        assert all(set(one.members()) == set(crowd.members) - {key} for key, one in crowd.members.items())
-
-    run(go())
-
-
-def test_a_newcomer_of_a_large_run_finds_others_and_its_size_at_its_first_look() -> None:
-    async def go() -> None:
-        crowd = Crowd()
-        crowd.join(150)
-        for _ in range(4):
+async def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and_everybody_finds_enough_others() -> None:
+    crowd = Crowd()
+    for size in (1, 2, 8, 60, 200):
+        crowd.join(size - len(crowd.members))
+        for _ in range(3 if size < SPLIT else 8):
             await crowd.period()
-        for key in crowd.join(5):
-            newcomer = crowd.members[key]
-            await newcomer.look()
-            assert len(newcomer.members()) >= 30
-            assert 150 / 2 <= newcomer.size <= 150 * 2
-            await newcomer.announce(cohort="new", round_=0)
-            names = [name for name, records in crowd.network.records.items() if key in records]
-            assert 2 <= len(names) <= MAX_NAMES_OF_AN_OWNER
+        assert crowd.reached() == size
+        found = [len(one.members()) for one in crowd.members.values()]
+        assert min(found) >= min(size - 1, 30)
+        assert max(found) <= MAX_NEIGHBOURS
+        sizes = sorted(one.size for one in crowd.members.values())
+        assert size / 1.6 <= sizes[len(sizes) // 10] <= sizes[-len(sizes) // 10] <= size * 1.6
+        if size <= JOIN:
+            assert crowd.bits() == {0: size}
+            assert set(found) == {size - 1}
+            assert set(sizes) == {size}
+    bits = crowd.bits()
+    assert sum(count for number, count in bits.items() if number in (1, 2)) == 200
+    counts = [len(records) for name, records in crowd.network.records.items() if "members" in name]
+    assert max(counts) < 2 * SPLIT  # no name has everybody: who sees a larger run stands under the shorter prefix as well
+    for size in (110, 20):
+        crowd.leave(list(crowd.members)[size:])
+        crowd.clock.advance(timeouts.ANNOUNCE_S[1] * 2)  # who left is forgotten
+        for _ in range(5):
+            await crowd.period()
+        assert crowd.reached() == size
+        assert min(len(one.members()) for one in crowd.members.values()) >= min(size - 1, 30)
+    assert crowd.bits() == {0: 20}
+    assert all(set(one.members()) == set(crowd.members) - {key} for key, one in crowd.members.items())
 
-    run(go())
 
-
-def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before_others() -> None:
-    async def go() -> None:
-        crowd = Crowd()
-        crowd.join(150)
+async def test_a_newcomer_of_a_large_run_finds_others_and_its_size_at_its_first_look() -> None:
+    crowd = Crowd()
+    crowd.join(150)
+    for _ in range(4):
         await crowd.period()
-        await crowd.period()
-        cohort_peers = crowd.join(5, "mine")
-        for _ in range(2):
-            await crowd.period()
-        for key in cohort_peers:
-            assert set(crowd.members[key].at_meeting()) == set(cohort_peers) - {key}
-            assert set(crowd.members[key].near()) == set(cohort_peers) - {key}
-            assert len(crowd.members[key].members()) > 30
-
-    run(go())
-
-
-def test_however_many_name_a_cohort_there_is_room_for_others() -> None:
-    async def go() -> None:
-        crowd = Crowd()
-        crowd.join(20)
-        crowd.join(60, "mine")
-        for _ in range(2):
-            await crowd.period()
-        one = crowd.members[crowd.join(1, "mine")[0]]
-        await one.announce(cohort="mine", round_=1)
-        await one.look()
-        assert len(one.near()) >= MAX_NEAR
-        assert len(one.members()) <= MAX_NEIGHBOURS
-        assert len(one.far(99)) >= 10
-
-    run(go())
-
-
-def test_strangers_who_name_a_cohort_neither_find_where_it_meets_nor_crowd_its_members_out() -> None:
-    async def go() -> None:
-        network = MemoryNetwork()
-        first, second, *strangers = (network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(50))
-        cohort_peers = [Neighbours(endpoint, RUN, secret=b"theirs") for endpoint in (first, second)]
-        for stranger in strangers:
-            await Neighbours(stranger, RUN, secret=b"").announce(cohort="mine", round_=1)
-        for one in cohort_peers:
-            await one.announce(cohort="mine", round_=1)
-        for one, other in zip(cohort_peers, (second, first), strict=True):
-            await one.look()
-            assert one.at_meeting() == one.near() == [other.key]
-            assert not one.is_near(strangers[0].key)
-
-    run(go())
-
-
-def test_who_stands_in_a_cohort_s_bucket_without_being_of_it_is_counted_and_not_known() -> None:
-    async def go() -> None:
-        here, liar = endpoints(2)
-        known = Neighbours(here, RUN)
-        await known.announce(cohort="mine", round_=1)
-        name = next(name for name in here._network.records if "cohort" in name)
-        here._network.records[name][liar.key] = pack(Announcement(RUN, liar.key, "another", 1, 10))
-        await known.look()
-        assert (known.members(), known.malformed) == ([], 1)
-
-    run(go())
-
-
-def test_liars_in_the_sample_do_not_hide_a_run_s_size() -> None:
-    """Keys cost nothing: those with no depth at all stand where only a large run's deepest should."""
-
-    async def go() -> None:
-        crowd = Crowd()
-        crowd.join(220)
-        for _ in range(4):
-            await crowd.period()
-        name = f"manta-{RUN.hex()}-members"
-        honest = len(crowd.network.records[name])
-        for number in range(honest // 4):
-            key = PublicKey(sha256(b"liar %d" % number))
-            crowd.network.records[name][key] = b"junk"
-        newcomer = crowd.members[crowd.join(1)[0]]
+    for key in crowd.join(5):
+        newcomer = crowd.members[key]
         await newcomer.look()
-        assert newcomer.size > 100
-
-    run(go())
-
-
-def test_who_is_nearest_is_in_front_of_those_that_are_drawn() -> None:
-    async def draw() -> None:
-        here, *others = endpoints(5)
-        known = Neighbours(here, RUN)
-        for step, other in enumerate(others):
-            position = Position(0, b"", b"", ((tag_of(here.key), 20 - step),))
-            await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
-        await known.announce(cohort="here", round_=1)
-        await known.look()
-        nearest_first = [other.key for other in reversed(others)]
-        assert known.mixed(4) == nearest_first
-        known.met(others[0].key)  # that it is there counts more
-        assert known.far(4) == [others[0].key, *nearest_first[:-1]]
-        assert known.distance_us(others[1].key) == STEPS_US[19]
-        assert known.distance_us(sha256(b"nobody")) == FAR
-
-    run(draw())
+        assert len(newcomer.members()) >= 30
+        assert 150 / 2 <= newcomer.size <= 150 * 2
+        await newcomer.announce(cohort="new", round_=0)
+        names = [name for name, records in crowd.network.records.items() if key in records]
+        assert 2 <= len(names) <= MAX_NAMES_OF_AN_OWNER
 
 
-def test_what_was_announced_is_known_with_its_place() -> None:
-    async def meet() -> None:
-        here, other = endpoints(2)
-        known = Neighbours(here, RUN)
-        position = Position(1, b"h" * 16, b"", ())
+async def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before_others() -> None:
+    crowd = Crowd()
+    crowd.join(150)
+    await crowd.period()
+    await crowd.period()
+    cohort_peers = crowd.join(5, "mine")
+    for _ in range(2):
+        await crowd.period()
+    for key in cohort_peers:
+        assert set(crowd.members[key].at_meeting()) == set(cohort_peers) - {key}
+        assert set(crowd.members[key].near()) == set(cohort_peers) - {key}
+        assert len(crowd.members[key].members()) > 30
+
+
+async def test_however_many_name_a_cohort_there_is_room_for_others() -> None:
+    crowd = Crowd()
+    crowd.join(20)
+    crowd.join(60, "mine")
+    for _ in range(2):
+        await crowd.period()
+    one = crowd.members[crowd.join(1, "mine")[0]]
+    await one.announce(cohort="mine", round_=1)
+    await one.look()
+    assert len(one.near()) >= MAX_NEAR
+    assert len(one.members()) <= MAX_NEIGHBOURS
+    assert len(one.far(99)) >= 10
+
+
+async def test_strangers_who_name_a_cohort_neither_find_where_it_meets_nor_crowd_its_members_out() -> None:
+    network = MemoryNetwork()
+    first, second, *strangers = (network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(50))
+    cohort_peers = [Neighbours(endpoint, RUN, secret=b"theirs") for endpoint in (first, second)]
+    for stranger in strangers:
+        await Neighbours(stranger, RUN, secret=b"").announce(cohort="mine", round_=1)
+    for one in cohort_peers:
+        await one.announce(cohort="mine", round_=1)
+    for one, other in zip(cohort_peers, (second, first), strict=True):
+        await one.look()
+        assert one.at_meeting() == one.near() == [other.key]
+        assert not one.is_near(strangers[0].key)
+
+
+async def test_who_stands_in_a_cohort_s_bucket_without_being_of_it_is_counted_and_not_known() -> None:
+    here, liar = endpoints(2)
+    known = Neighbours(here, RUN)
+    await known.announce(cohort="mine", round_=1)
+    name = next(name for name in here._network.records if "cohort" in name)
+    here._network.records[name][liar.key] = pack(Announcement(RUN, liar.key, "another", 1, 10))
+    await known.look()
+    assert (known.members(), known.malformed) == ([], 1)
+
+
+async def test_liars_in_the_sample_do_not_hide_a_run_s_size() -> None:
+    """Keys cost nothing: those with no depth at all stand where only a large run's deepest should."""
+    crowd = Crowd()
+    crowd.join(220)
+    for _ in range(4):
+        await crowd.period()
+    name = f"manta-{RUN.hex()}-members"
+    honest = len(crowd.network.records[name])
+    for number in range(honest // 4):
+        key = PublicKey(sha256(b"liar %d" % number))
+        crowd.network.records[name][key] = b"junk"
+    newcomer = crowd.members[crowd.join(1)[0]]
+    await newcomer.look()
+    assert newcomer.size > 100
+
+
+async def test_who_is_nearest_is_in_front_of_those_that_are_drawn() -> None:
+    here, *others = endpoints(5)
+    known = Neighbours(here, RUN)
+    for step, other in enumerate(others):
+        position = Position(0, b"", b"", ((tag_of(here.key), 20 - step),))
         await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
+    await known.announce(cohort="here", round_=1)
+    await known.look()
+    nearest_first = [other.key for other in reversed(others)]
+    assert known.mixed(4) == nearest_first
+    known.met(others[0].key)  # that it is there counts more
+    assert known.far(4) == [others[0].key, *nearest_first[:-1]]
+    assert known.distance_us(others[1].key) == STEPS_US[19]
+    assert known.distance_us(sha256(b"nobody")) == FAR
+
+
+async def test_what_was_announced_is_known_with_its_place() -> None:
+    here, other = endpoints(2)
+    known = Neighbours(here, RUN)
+    position = Position(1, b"h" * 16, b"", ())
+    await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
+    await known.look()
+    assert known.others() == [Placed(other.key, "there", position)]
+    assert (known.position(other.key), known.position(here.key)) == (position, NOWHERE)
+
+
+async def test_who_changes_its_cohort_has_its_cohort_peers_at_the_new_meeting() -> None:
+    here, old, new = endpoints(3)
+    known = Neighbours(here, RUN, secret=b"secret")
+    for endpoint, cohort in ((old, "old"), (new, "new")):
+        await Neighbours(endpoint, RUN, secret=b"secret").announce(cohort=cohort, round_=1)
+    for cohort, cohort_peer in (("old", old), ("new", new)):
+        await known.announce(cohort=cohort, round_=1)
         await known.look()
-        assert known.others() == [Placed(other.key, "there", position)]
-        assert (known.position(other.key), known.position(here.key)) == (position, NOWHERE)
-
-    run(meet())
-
-
-def test_who_changes_its_cohort_has_its_cohort_peers_at_the_new_meeting() -> None:
-    async def change() -> None:
-        here, old, new = endpoints(3)
-        known = Neighbours(here, RUN, secret=b"secret")
-        for endpoint, cohort in ((old, "old"), (new, "new")):
-            await Neighbours(endpoint, RUN, secret=b"secret").announce(cohort=cohort, round_=1)
-        for cohort, cohort_peer in (("old", old), ("new", new)):
-            await known.announce(cohort=cohort, round_=1)
-            await known.look()
-            assert known.at_meeting() == known.near() == [cohort_peer.key]
-        assert known.malformed == 0
-
-    run(change())
+        assert known.at_meeting() == known.near() == [cohort_peer.key]
+    assert known.malformed == 0

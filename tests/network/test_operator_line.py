@@ -1,7 +1,6 @@
 """A program talks to one of a run's operators, and to the next where that one is gone, silent, cut off from the others, or lies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,7 +14,6 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import DEADLINE_S, OPERATOR, PEERS, MemoryLog
-from tests.network.members import run
 
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
 KEYS = tuple(each.public_key for each in OPERATORS)
@@ -32,11 +30,14 @@ class Town:
         self.node = self.network.endpoint(PEERS[0].public_key)
         self.line = OperatorLine(self.node, Operators(bytes(32), keys, len(keys) // 2 + 1))
 
-    async def open(self) -> "Town":
+    async def __aenter__(self) -> "Town":
         for key, endpoint in self.endpoints.items():
             await serve_pings(endpoint)
             await self.answers(key, key)
         return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
 
     async def answers(self, key: PublicKey, answer: bytes | Exception) -> None:
         async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
@@ -55,11 +56,9 @@ class Town:
         return await self.line.call(METHOD, b"", timeout_s=DEADLINE_S)
 
 
-def in_town(story: Callable[[Town], Awaitable[None]], keys: tuple[PublicKey, ...] = KEYS) -> None:
-    async def play() -> None:
-        await story(await Town(keys).open())
-
-    run(play())
+@pytest.fixture
+def town() -> Town:
+    return Town()
 
 
 @pytest.fixture
@@ -68,159 +67,135 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(timeouts, name, 0.05)
 
 
-def test_it_stays_with_who_answers_and_goes_to_the_next_when_that_is_gone() -> None:
-    async def story(town: Town) -> None:
-        first, second, third = town.line.in_turn
-        assert [await town.ask() for _ in range(3)] == [first] * 3
-        del town.network.endpoints[first]
-        assert [await town.ask() for _ in range(3)] == [second] * 3
-        town.network.endpoints[first] = town.endpoints[first]  # back again, and not needed
-        assert await town.ask() == second
-        del town.network.endpoints[second], town.network.endpoints[third]
-        assert await town.ask() == first
-        assert town.changes() == [second, first]
-        del town.network.endpoints[first]
-        with pytest.raises(Unreachable):
-            await town.ask()
-
-    in_town(story)
+async def test_it_stays_with_who_answers_and_goes_to_the_next_when_that_is_gone(town: Town) -> None:
+    first, second, third = town.line.in_turn
+    assert [await town.ask() for _ in range(3)] == [first] * 3
+    del town.network.endpoints[first]
+    assert [await town.ask() for _ in range(3)] == [second] * 3
+    town.network.endpoints[first] = town.endpoints[first]  # back again, and not needed
+    assert await town.ask() == second
+    del town.network.endpoints[second], town.network.endpoints[third]
+    assert await town.ask() == first
+    assert town.changes() == [second, first]
+    del town.network.endpoints[first]
+    with pytest.raises(Unreachable):
+        await town.ask()
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_that_nothing_comes_from_any_more_is_found_out_while_a_call_waits() -> None:
-    async def story(town: Town) -> None:
-        first, second, _ = town.line.in_turn
-        town.silent.add(first)
-        async with asyncio.timeout(DEADLINE_S / 2):  # far less than the call itself would wait
+async def test_one_that_nothing_comes_from_any_more_is_found_out_while_a_call_waits(town: Town) -> None:
+    first, second, _ = town.line.in_turn
+    town.silent.add(first)
+    async with asyncio.timeout(DEADLINE_S / 2):  # far less than the call itself would wait
+        assert await town.ask() == second
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_after_a_silent_one_that_is_asked_next_which_answers_first(town: Town) -> None:
+    first, second, third = town.line.in_turn
+    town.silent |= {first, second}
+    tried = []
+
+    async def work(key: PublicKey) -> bytes:
+        tried.append(key)
+        return await town.node.call(key, METHOD, b"", timeout_s=DEADLINE_S)
+
+    assert await town.line.ask(work) == third
+    assert tried == [first, third]
+    assert town.line.in_turn == (third, first, second)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_falls_silent_during_an_upload_is_left_once_another_answers(town: Town) -> None:
+    first, second, _ = town.line.in_turn
+    town.silent.add(first)
+    with town.line.uploading():
+        async with asyncio.timeout(timeouts.OPERATOR_BUSY_S / 2):
             assert await town.ask() == second
 
-    in_town(story)
+
+@pytest.mark.usefixtures("impatient")
+async def test_while_an_upload_fills_the_line_to_all_operators_none_is_left(town: Town) -> None:
+    first, *_ = town.line.in_turn
+    asked, is_free = asyncio.Event(), asyncio.Event()
+
+    async def on_ping(caller: PublicKey, request: bytes) -> bytes:
+        del caller, request
+        asked.set()
+        await is_free.wait()
+        return b""
+
+    async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
+        await is_free.wait()
+        return b"all of it"
+
+    for key, endpoint in town.endpoints.items():
+        await endpoint.serve("ping", on_ping)
+        if key == first:
+            await endpoint.serve(METHOD, on_call)
+    with town.line.uploading():
+        asking = asyncio.create_task(town.ask())
+        await asked.wait()
+        await asyncio.wait((asking,), timeout=10 * timeouts.OPERATOR_AWAY_S)
+        is_free.set()
+        assert await asking == b"all of it"
+    assert town.changes() == []
 
 
 @pytest.mark.usefixtures("impatient")
-def test_after_a_silent_one_that_is_asked_next_which_answers_first() -> None:
-    async def story(town: Town) -> None:
-        first, second, third = town.line.in_turn
-        town.silent |= {first, second}
-        tried = []
+async def test_one_that_is_slow_to_answer_and_there_is_waited_for(town: Town) -> None:
+    first, *_ = town.line.in_turn
+    pings = 0
 
-        async def work(key: PublicKey) -> bytes:
-            tried.append(key)
-            return await town.node.call(key, METHOD, b"", timeout_s=DEADLINE_S)
-
-        assert await town.line.ask(work) == third
-        assert tried == [first, third]
-        assert town.line.in_turn == (third, first, second)
-
-    in_town(story)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_one_that_falls_silent_during_an_upload_is_left_once_another_answers() -> None:
-    async def story(town: Town) -> None:
-        first, second, _ = town.line.in_turn
-        town.silent.add(first)
-        with town.line.uploading():
-            async with asyncio.timeout(timeouts.OPERATOR_BUSY_S / 2):
-                assert await town.ask() == second
-
-    in_town(story)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_while_an_upload_fills_the_line_to_all_operators_none_is_left() -> None:
-    async def story(town: Town) -> None:
-        first, *_ = town.line.in_turn
-        asked, is_free = asyncio.Event(), asyncio.Event()
-
-        async def on_ping(caller: PublicKey, request: bytes) -> bytes:
-            del caller, request
+    async def on_ping(_caller: PublicKey, _request: bytes) -> bytes:
+        nonlocal pings
+        pings += 1
+        if pings == 3:
             asked.set()
-            await is_free.wait()
-            return b""
+        return b""
 
-        async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
-            await is_free.wait()
-            return b"all of it"
+    async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
+        await asked.wait()
+        return b"at last"
 
-        for key, endpoint in town.endpoints.items():
-            await endpoint.serve("ping", on_ping)
-            if key == first:
-                await endpoint.serve(METHOD, on_call)
-        with town.line.uploading():
-            asking = asyncio.create_task(town.ask())
-            await asked.wait()
-            await asyncio.wait((asking,), timeout=10 * timeouts.OPERATOR_AWAY_S)
-            is_free.set()
-            assert await asking == b"all of it"
-        assert town.changes() == []
-
-    in_town(story)
+    asked = asyncio.Event()
+    await town.endpoints[first].serve("ping", on_ping)
+    await town.endpoints[first].serve(METHOD, on_call)
+    assert await town.ask() == b"at last"
+    assert town.changes() == []
 
 
-@pytest.mark.usefixtures("impatient")
-def test_one_that_is_slow_to_answer_and_there_is_waited_for() -> None:
-    async def story(town: Town) -> None:
-        first, *_ = town.line.in_turn
-        pings = 0
-
-        async def on_ping(_caller: PublicKey, _request: bytes) -> bytes:
-            nonlocal pings
-            pings += 1
-            if pings == 3:
-                asked.set()
-            return b""
-
-        async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
-            await asked.wait()
-            return b"at last"
-
-        asked = asyncio.Event()
-        await town.endpoints[first].serve("ping", on_ping)
-        await town.endpoints[first].serve(METHOD, on_call)
-        assert await town.ask() == b"at last"
-        assert town.changes() == []
-
-    in_town(story)
+async def test_one_that_is_cut_off_from_the_others_says_so_and_a_refusal_is_a_refusal(town: Town) -> None:
+    first, second, third = town.line.in_turn
+    await town.answers(first, AskAnother("it hears of no leader"))
+    assert await town.ask() == second
+    await town.answers(second, EncodingError("no"))
+    with pytest.raises(Refused, match="no"):
+        await town.ask()
+    assert town.changes() == [second]
+    await town.answers(second, AskAnother("nor does it"))
+    await town.answers(third, AskAnother("nor does it"))
+    with pytest.raises(Unreachable, match="ask another operator"):  # nobody can do it now: it is tried again, as when all are away
+        await town.ask()
 
 
-def test_one_that_is_cut_off_from_the_others_says_so_and_a_refusal_is_a_refusal() -> None:
-    async def story(town: Town) -> None:
-        first, second, third = town.line.in_turn
-        await town.answers(first, AskAnother("it hears of no leader"))
-        assert await town.ask() == second
-        await town.answers(second, EncodingError("no"))
-        with pytest.raises(Refused, match="no"):
-            await town.ask()
-        assert town.changes() == [second]
-        await town.answers(second, AskAnother("nor does it"))
-        await town.answers(third, AskAnother("nor does it"))
-        with pytest.raises(Unreachable, match="ask another operator"):  # nobody can do it now: it is tried again, as when all are away
-            await town.ask()
+async def test_an_answer_that_proves_nothing_is_asked_of_another_one(town: Town) -> None:
+    first, second, _ = town.line.in_turn
 
-    in_town(story)
+    async def work(key: PublicKey) -> bytes:
+        if key in liars:
+            raise EncodingError("nothing that it may say")
+        return key
+
+    liars = {first}
+    assert await town.line.ask(work) == second
+    liars = set(KEYS)
+    with pytest.raises(EncodingError):
+        await town.line.ask(work)
 
 
-def test_an_answer_that_proves_nothing_is_asked_of_another_one() -> None:
-    async def story(town: Town) -> None:
-        first, second, _ = town.line.in_turn
-
-        async def work(key: PublicKey) -> bytes:
-            if key in liars:
-                raise EncodingError("nothing that it may say")
-            return key
-
-        liars = {first}
-        assert await town.line.ask(work) == second
-        liars = set(KEYS)
-        with pytest.raises(EncodingError):
-            await town.line.ask(work)
-
-    in_town(story)
-
-
-def test_a_lone_operator_is_all_there_is() -> None:
-    async def story(town: Town) -> None:
+async def test_a_lone_operator_is_all_there_is() -> None:
+    async with Town(KEYS[:1]) as town:
         assert await town.ask() == KEYS[0]
         town.line.turn_away("whatever it said")
         assert town.line.operator == KEYS[0]
@@ -231,41 +206,33 @@ def test_a_lone_operator_is_all_there_is() -> None:
         with pytest.raises(Unreachable):
             await town.line.meet(town.node)
 
-    in_town(story, KEYS[:1])
+
+async def test_peers_spread_over_the_operators_and_meet_those_that_are_there(town: Town) -> None:
+    firsts = {OperatorLine(town.network.endpoint(sha256(bytes([n]))), town.line.operators).operator for n in range(20)}  # type: ignore[arg-type]
+    assert firsts == set(KEYS)
+    del town.network.endpoints[town.line.operator]
+    await town.line.meet(town.node)
+    assert set(town.node.met) == set(KEYS) - {town.line.operator}
 
 
-def test_peers_spread_over_the_operators_and_meet_those_that_are_there() -> None:
-    async def story(town: Town) -> None:
-        firsts = {OperatorLine(town.network.endpoint(sha256(bytes([n]))), town.line.operators).operator for n in range(20)}  # type: ignore[arg-type]
-        assert firsts == set(KEYS)
-        del town.network.endpoints[town.line.operator]
-        await town.line.meet(town.node)
-        assert set(town.node.met) == set(KEYS) - {town.line.operator}
+async def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_and_any_operators_inclusion_promise_counts() -> None:
+    network = MemoryNetwork()
+    log = await MemoryLog(network, OPERATORS).start()
+    client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.ledger.run)
+    log.give(PEERS[0])
+    ((digest, (header, blob)),) = log.handed.items()
+    log.handed.clear()  # it has still to be handed in
+    first, second, _ = client.line.in_turn
 
-    in_town(story)
+    async def then_gone(_caller: PublicKey, _request: bytes) -> bytes:
+        log.go_away(first)
+        return b""
 
-
-def test_a_hand_in_that_loses_its_operator_in_the_middle_is_brought_to_the_next_and_any_operators_inclusion_promise_counts() -> None:
-    async def play() -> None:
-        network = MemoryNetwork()
-        log = await MemoryLog(network, OPERATORS).start()
-        client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.ledger.run)
-        log.give(PEERS[0])
-        ((digest, (header, blob)),) = log.handed.items()
-        log.handed.clear()  # it has still to be handed in
-        first, second, _ = client.line.in_turn
-
-        async def then_gone(_caller: PublicKey, _request: bytes) -> bytes:
-            log.go_away(first)
-            return b""
-
-        await log.endpoints[first].serve("body", then_gone)
-        done = await client.hand_in(header, blob.pieces)
-        assert (done.status, done.round, done.header_ms is not None) == (HandIn.HAVE_PROMISE, 1, True)
-        assert done.signed is not None
-        with pytest.raises(Exception, match="does not verify"):
-            done.signed.open_by([OPERATOR.public_key])  # another one signed it
-        assert digest in log.handed
-        assert client.operator == second
-
-    run(play())
+    await log.endpoints[first].serve("body", then_gone)
+    done = await client.hand_in(header, blob.pieces)
+    assert (done.status, done.round, done.header_ms is not None) == (HandIn.HAVE_PROMISE, 1, True)
+    assert done.signed is not None
+    with pytest.raises(Exception, match="does not verify"):
+        done.signed.open_by([OPERATOR.public_key])  # another one signed it
+    assert digest in log.handed
+    assert client.operator == second

@@ -93,51 +93,42 @@ def test_a_multiaddress_has_a_host_and_a_port(maddr: str, host: str | None, port
     assert (host_of(maddr), tcp_port_of(maddr)) == (host, port)
 
 
-def test_a_node_that_is_told_to_listen_nowhere_asks_nobody() -> None:
-    async def look() -> None:
-        assert await measure(MemoryNetwork().endpoint(KEYS[0]), KEYS[1:]) == Reach(Reachable.OUTBOUND)
-
-    run(look())
+async def test_a_node_that_is_told_to_listen_nowhere_asks_nobody() -> None:
+    assert await measure(MemoryNetwork().endpoint(KEYS[0]), KEYS[1:]) == Reach(Reachable.OUTBOUND)
 
 
-def test_who_cannot_be_asked_says_nothing() -> None:
-    async def look() -> None:
-        node = MemoryNetwork().endpoint(KEYS[0])
-        node.listens_at = ["/ip4/5.5.5.2/tcp/31000"]
-        assert await measure(node, KEYS[1:]) == Reach(ports=PORTS)
-
-    run(look())
+async def test_who_cannot_be_asked_says_nothing() -> None:
+    node = MemoryNetwork().endpoint(KEYS[0])
+    node.listens_at = ["/ip4/5.5.5.2/tcp/31000"]
+    assert await measure(node, KEYS[1:]) == Reach(ports=PORTS)
 
 
-def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look() -> None:
-        network, dialled = MemoryNetwork(), asyncio.Event()
-        service, keys = network.endpoint(KEYS[0]), [PublicKey(bytes([number]) * 32) for number in range(MAX_DIALLING + 1)]
-        await DialBackService(service).start()
-        dialling: list[tuple[PublicKey, str]] = []
+async def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, dialled = MemoryNetwork(), asyncio.Event()
+    service, keys = network.endpoint(KEYS[0]), [PublicKey(bytes([number]) * 32) for number in range(MAX_DIALLING + 1)]
+    await DialBackService(service).start()
+    dialling: list[tuple[PublicKey, str]] = []
 
-        async def is_there(key: PublicKey, host: str, _port: int) -> bool:
-            dialling.append((key, host))
-            await dialled.wait()
-            return True
+    async def is_there(key: PublicKey, host: str, _port: int) -> bool:
+        dialling.append((key, host))
+        await dialled.wait()
+        return True
 
-        monkeypatch.setattr("manta_swarm.network.reach.is_there", is_there)
-        asks = []
-        for key in keys:
-            network.endpoint(key).hosts = [OUTSIDE]
-        for key in keys[:MAX_DIALLING]:
-            asks.append(asyncio.create_task(network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)))
-        await until(lambda: len(dialling) == MAX_DIALLING)
-        for key in (keys[0], keys[-1]):
-            with pytest.raises(Refused, match="too many"):
-                await network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
-        dialled.set()
-        for ask in asks:
-            assert unpack(DialledBack, await ask, max_bytes=256) == answer(OUTSIDE, *PORTS)
-        await network.endpoints[keys[-1]].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
-        assert dialling == [(key, OUTSIDE) for key in keys]
-
-    run(look())
+    monkeypatch.setattr("manta_swarm.network.reach.is_there", is_there)
+    asks = []
+    for key in keys:
+        network.endpoint(key).hosts = [OUTSIDE]
+    for key in keys[:MAX_DIALLING]:
+        asks.append(asyncio.create_task(network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)))
+    await until(lambda: len(dialling) == MAX_DIALLING)
+    for key in (keys[0], keys[-1]):
+        with pytest.raises(Refused, match="too many"):
+            await network.endpoints[key].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
+    dialled.set()
+    for ask in asks:
+        assert unpack(DialledBack, await ask, max_bytes=256) == answer(OUTSIDE, *PORTS)
+    await network.endpoints[keys[-1]].call(service.key, METHOD, pack(AskDialBack(PORTS)), timeout_s=30)
+    assert dialling == [(key, OUTSIDE) for key in keys]
 
 
 @pytest.mark.swarm

@@ -1,7 +1,8 @@
 """Buckets of bytes: at what rate they let pass, whom first, and what happens when a limit changes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,21 @@ import pytest
 from manta_swarm.network.node import Node
 from manta_swarm.network.traffic import PIECE_BYTES, Flow
 from tests.network.nodes import LARGE, SMALL, echo, with_nodes
-from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now
 
+pytestmark = pytest.mark.virtual_time
 LIMIT = 200_000
 
 
-def play(story: Callable[[Flow], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        flow = Flow(LOOP_CLOCK)
-        flow.limit = LIMIT
-        await story(flow)
-
-    run_virtual(whole())
+@pytest.fixture
+@asynccontextmanager
+async def flow() -> AsyncIterator[Flow]:
+    flow = Flow(LOOP_CLOCK)
+    flow.limit = LIMIT
+    try:
+        yield flow
+    finally:
+        flow.limit = None
 
 
 async def send(flow: Flow, num_bytes: int, piece: int = PIECE_BYTES, *, is_own: bool = True) -> float:
@@ -32,70 +36,52 @@ async def send(flow: Flow, num_bytes: int, piece: int = PIECE_BYTES, *, is_own: 
 
 
 @pytest.mark.parametrize("piece", [100, PIECE_BYTES, 1_000_000])
-def test_the_average_is_the_limit_whatever_the_sizes_are(piece: int) -> None:
-    async def story(flow: Flow) -> None:
-        while now() < 60:
-            await flow.take(piece, is_own=True)
-        assert flow.total == pytest.approx(LIMIT * now(), rel=0.02, abs=piece)
-
-    play(story)
+async def test_the_average_is_the_limit_whatever_the_sizes_are(piece: int, flow: Flow) -> None:
+    while now() < 60:
+        await flow.take(piece, is_own=True)
+    assert flow.total == pytest.approx(LIMIT * now(), rel=0.02, abs=piece)
 
 
-def test_two_that_send_at_a_time_have_the_limit_together() -> None:
-    async def story(flow: Flow) -> None:
-        await asyncio.gather(send(flow, 30 * LIMIT), send(flow, 30 * LIMIT))
-        assert now() == pytest.approx(60, rel=0.02)
-
-    play(story)
+async def test_two_that_send_at_a_time_have_the_limit_together(flow: Flow) -> None:
+    await asyncio.gather(send(flow, 30 * LIMIT), send(flow, 30 * LIMIT))
+    assert now() == pytest.approx(60, rel=0.02)
 
 
-def test_own_calls_go_before_answers_to_others() -> None:
-    async def story(flow: Flow) -> None:
-        answered = asyncio.create_task(send(flow, 10 * LIMIT, is_own=False))
-        await asyncio.sleep(1)
-        begun = now()
-        assert await send(flow, 2 * LIMIT) - begun == pytest.approx(2, rel=0.1)
-        assert not answered.done()
-        assert await answered == pytest.approx(12, rel=0.02)
-
-    play(story)
+async def test_own_calls_go_before_answers_to_others(flow: Flow) -> None:
+    answered = asyncio.create_task(send(flow, 10 * LIMIT, is_own=False))
+    await asyncio.sleep(1)
+    begun = now()
+    assert await send(flow, 2 * LIMIT) - begun == pytest.approx(2, rel=0.1)
+    assert not answered.done()
+    assert await answered == pytest.approx(12, rel=0.02)
 
 
-def test_what_came_unbidden_is_owed() -> None:
-    async def story(flow: Flow) -> None:
-        await asyncio.sleep(10)  # what was not used is not kept but for a moment
-        flow.count(5 * LIMIT)
-        begun = now()
-        await send(flow, LIMIT)
-        assert now() - begun == pytest.approx(6, rel=0.06)
-
-    play(story)
+async def test_what_came_unbidden_is_owed(flow: Flow) -> None:
+    await asyncio.sleep(10)  # what was not used is not kept but for a moment
+    flow.count(5 * LIMIT)
+    begun = now()
+    await send(flow, LIMIT)
+    assert now() - begun == pytest.approx(6, rel=0.06)
 
 
-def test_a_limit_that_is_changed_or_lifted_holds_for_those_who_wait() -> None:
-    async def story(flow: Flow) -> None:
-        sending = asyncio.create_task(send(flow, 100 * LIMIT))
-        await asyncio.sleep(10)
-        flow.limit = 10 * LIMIT
-        assert flow.total == pytest.approx(10 * LIMIT, rel=0.02)
-        await asyncio.sleep(5)
-        assert flow.total == pytest.approx(60 * LIMIT, rel=0.05)
-        flow.limit = None
-        before = now()
-        assert await sending == before
-
-    play(story)
+async def test_a_limit_that_is_changed_or_lifted_holds_for_those_who_wait(flow: Flow) -> None:
+    sending = asyncio.create_task(send(flow, 100 * LIMIT))
+    await asyncio.sleep(10)
+    flow.limit = 10 * LIMIT
+    assert flow.total == pytest.approx(10 * LIMIT, rel=0.02)
+    await asyncio.sleep(5)
+    assert flow.total == pytest.approx(60 * LIMIT, rel=0.05)
+    flow.limit = None
+    before = now()
+    assert await sending == before
 
 
-def test_who_gives_up_waiting_takes_nothing_from_the_others() -> None:
-    async def story(flow: Flow) -> None:
-        flow.count(LIMIT)
-        gone = asyncio.create_task(flow.take(50 * LIMIT, is_own=True))
-        await asyncio.sleep(0.1)
-        gone.cancel()
-        assert await send(flow, LIMIT) == pytest.approx(2, rel=0.1)
-
-    play(story)
+async def test_who_gives_up_waiting_takes_nothing_from_the_others(flow: Flow) -> None:
+    flow.count(LIMIT)
+    gone = asyncio.create_task(flow.take(50 * LIMIT, is_own=True))
+    await asyncio.sleep(0.1)
+    gone.cancel()
+    assert await send(flow, LIMIT) == pytest.approx(2, rel=0.1)
 
 
 def test_no_rate_is_no_limit() -> None:

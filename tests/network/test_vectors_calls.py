@@ -1,6 +1,5 @@
 """A folder of vectors: what is kept, what goes first, and who gets pages of it."""
 
-import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -119,24 +118,21 @@ def test_a_disk_that_refuses_is_said(tmp_path: Path) -> None:
         keep(folder, vector(1))
 
 
-def test_pages_are_handed_to_whoever_asks_from_any_of_the_folders(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        network = MemoryNetwork()
-        here, there = network.endpoint(HERE.public_key), network.endpoint(THERE.public_key)
-        values = vector(1, PAGE_BYTES // 4 + 3)
-        kept, other = (VectorsFolder(tmp_path / name, kept_rounds=5, max_bytes=1 << 24) for name in ("kept", "other"))
-        await serve_vectors(there, other, kept)
-        digest = vector_digest(values)
+async def test_pages_are_handed_to_whoever_asks_from_any_of_the_folders(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    here, there = network.endpoint(HERE.public_key), network.endpoint(THERE.public_key)
+    values = vector(1, PAGE_BYTES // 4 + 3)
+    kept, other = (VectorsFolder(tmp_path / name, kept_rounds=5, max_bytes=1 << 24) for name in ("kept", "other"))
+    await serve_vectors(there, other, kept)
+    digest = vector_digest(values)
 
-        async def page(first: int, kept_by: bytes = BASE) -> bytes:
-            return await here.call(there.key, VECTOR, pack(AskVector(kept_by, digest, first)), timeout_s=5, large_answer=True)
+    async def page(first: int, kept_by: bytes = BASE) -> bytes:
+        return await here.call(there.key, VECTOR, pack(AskVector(kept_by, digest, first)), timeout_s=5, large_answer=True)
 
-        assert await page(0) == b""
-        keep(kept, values)
-        assert await page(0) + await page(PAGE_BYTES) == values.tobytes()
-        assert await page(2 * PAGE_BYTES) == await page(0, sha256(b"another base")) == b""
-
-    asyncio.run(scenario())
+    assert await page(0) == b""
+    keep(kept, values)
+    assert await page(0) + await page(PAGE_BYTES) == values.tobytes()
+    assert await page(2 * PAGE_BYTES) == await page(0, sha256(b"another base")) == b""
 
 
 def test_what_is_kept_by_something_else_is_another_vector_s(tmp_path: Path) -> None:
