@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,25 +12,14 @@ import psutil
 from manta_swarm.network.node import Node
 from manta_swarm.network.streams import MIN_REQUEST_BYTES
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.protocol.signing import Identity, PublicKey, sha256
+from manta_swarm.protocol.signing import PublicKey
+from tests.network.members import DEADLINE_S, PEERS, run
 from tests.network.processes import LISTEN, are_gone
 
-DEADLINE_S = 60.0
-PEERS = [Identity(sha256(b"peer %d" % i)) for i in range(8)]
 SMALL, LARGE = b"request", b"request" * (MIN_REQUEST_BYTES // 7 + 1)
 
 Result = TypeVar("Result")
 _EARLIER: set[int] = set()
-
-
-def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return what ``work`` returns, in a loop of its own, within the deadline."""
-
-    async def bounded() -> Result:
-        async with asyncio.timeout(DEADLINE_S):
-            return await work
-
-    return asyncio.run(bounded())
 
 
 async def start(directory: Path, number: int, initial_peers: list[str] | None = None, **settings: Any) -> Node:
