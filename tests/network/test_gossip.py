@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,8 +22,9 @@ from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.test_gossip_state import OPERATOR, RUN, offer_with, push_of
-from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now
 
+pytestmark = pytest.mark.virtual_time
 PIECES, PIECE_BYTES = 2, 50
 SIZES = [PIECE_BYTES] * PIECES
 FOUNDERS = [Identity(sha256(b"founder %d" % number)) for number in range(10)]
@@ -114,16 +115,13 @@ class Crowd:
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-def story(work: Callable[[Crowd], Awaitable[None]], cohorts: Sequence[str], deadline_s: float = 300.0) -> None:
-    """Run ``work`` with a crowd, in virtual time."""
-
-    async def run() -> None:
-        async with asyncio.timeout(deadline_s):
-            crowd = await Crowd(cohorts).start()
-            await work(crowd)
-            await crowd.close()
-
-    run_virtual(run())
+@contextlib.asynccontextmanager
+async def crowd_of(cohorts: Sequence[str]) -> AsyncIterator[Crowd]:
+    """Yield a crowd; nothing of it goes on at the end."""
+    async with asyncio.timeout(300):
+        crowd = await Crowd(cohorts).start()
+        yield crowd
+        await crowd.close()
 
 
 def alone(count: int) -> list[str]:
@@ -137,8 +135,8 @@ def cohorts_of(size: int, count: int) -> list[str]:
 @pytest.mark.parametrize(
     "cohorts", [alone(2), alone(5), alone(30), cohorts_of(4, 7), cohorts_of(8, 1)], ids=["2", "5", "30", "7x4", "8 near"]
 )
-def test_everybody_gets_every_body_and_hardly_any_twice(cohorts: list[str]) -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_everybody_gets_every_body_and_hardly_any_twice(cohorts: list[str]) -> None:
+    async with crowd_of(cohorts) as crowd:
         count = min(len(FOUNDERS), len(cohorts))
         for number, member in enumerate(crowd.members[:count]):
             crowd.own(member, number)
@@ -151,11 +149,9 @@ def test_everybody_gets_every_body_and_hardly_any_twice(cohorts: list[str]) -> N
         least = PIECES * count * (len(crowd.members) - 1)
         assert least <= pieces <= 1.02 * least
 
-    story(work, cohorts)
 
-
-def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> None:
+    async with crowd_of(alone(8)) as crowd:
         early, late, *others = crowd.members
         blob = crowd.blobs[0]
         crowd.own(early, 0)
@@ -172,21 +168,17 @@ def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks() -> N
         crowd.close_headers([late])
         await crowd.until_all_have(2)
 
-    story(work, alone(8))
 
-
-def test_a_body_with_an_inclusion_promise_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_a_body_with_an_inclusion_promise_that_comes_after_the_headers_closed_is_shown_at_once() -> None:
+    async with crowd_of(alone(10)) as crowd:
         crowd.close_headers()
         await asyncio.sleep(1)
         crowd.own(crowd.members[0], 0)
         await crowd.until_all_have(1)
 
-    story(work, alone(10))
 
-
-def test_a_member_without_the_inclusion_promise_hands_the_cohort_s_body_out_once_it_is_told_of() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_a_member_without_the_inclusion_promise_hands_the_cohort_s_body_out_once_it_is_told_of() -> None:
+    async with crowd_of(["mine", "mine", *alone(6)]) as crowd:
         founder, member, *far = crowd.members
         crowd.own(founder, 0)
         member.gossip.know(crowd.blobs[0])
@@ -196,11 +188,9 @@ def test_a_member_without_the_inclusion_promise_hands_the_cohort_s_body_out_once
         assert len(founder.asked) + len(member.asked) + sum(len(one.asked) for one in far) == PIECES * len(far)
         assert await member.gossip.get(crowd.blobs[0].root, SIZES, "body") == crowd.blobs[0]
 
-    story(work, ["mine", "mine", *alone(6)])
 
-
-def test_a_cohort_gets_most_bodies_from_afar_once() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_a_cohort_gets_most_bodies_from_afar_once() -> None:
+    async with crowd_of(cohorts_of(4, 7)) as crowd:
         for number in range(len(FOUNDERS)):
             crowd.own(crowd.members[4 * (number % 7)], number)
         crowd.close_headers()
@@ -213,8 +203,6 @@ def test_a_cohort_gets_most_bodies_from_afar_once() -> None:
         ]
         least = PIECES * len(FOUNDERS) * 6
         assert least <= len(far) <= 1.5 * least  # of 4 times as many, if each got its own
-
-    story(work, cohorts_of(4, 7))
 
 
 def make_dead(crowd: Crowd, member: Member) -> None:
@@ -257,8 +245,8 @@ def make_boastful(crowd: Crowd, member: Member) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("cohorts", [alone(28), cohorts_of(4, 7)], ids=["alone", "cohorts"])
-def test_with_a_fifth_dead_silent_or_lying_all_others_get_every_body(cohorts: list[str], seed: int) -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_with_a_fifth_dead_silent_or_lying_all_others_get_every_body(cohorts: list[str], seed: int) -> None:
+    async with crowd_of(cohorts) as crowd:
         rng = random.Random(seed)
         bad = rng.sample(crowd.members, len(crowd.members) // 5)
         good = [member for member in crowd.members if member not in bad]
@@ -274,11 +262,9 @@ def test_with_a_fifth_dead_silent_or_lying_all_others_get_every_body(cohorts: li
         liars = {member.key for member in bad}
         assert all(set(member.gossip._wrong) <= liars for member in good)
 
-    story(work, cohorts)
 
-
-def test_strangers_who_flood_with_junk_are_bounded_and_others_are_served() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_strangers_who_flood_with_junk_are_bounded_and_others_are_served() -> None:
+    async with crowd_of(alone(6)) as crowd:
         victim, other, *_ = crowd.members
         stranger = crowd.network.endpoint(PublicKey(sha256(b"stranger")))
         junk = [
@@ -302,11 +288,9 @@ def test_strangers_who_flood_with_junk_are_bounded_and_others_are_served() -> No
         crowd.close_headers()
         await crowd.until_all_have(1)
 
-    story(work, alone(6))
 
-
-def test_a_flood_of_true_offers_is_bounded_by_the_rows_of_a_table() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_a_flood_of_true_offers_is_bounded_by_the_rows_of_a_table() -> None:
+    async with crowd_of(alone(2)) as crowd:
         victim = crowd.members[0]
         crowd.close_headers()
         crowd.network.endpoints.pop(crowd.members[1].key)
@@ -318,11 +302,9 @@ def test_a_flood_of_true_offers_is_bounded_by_the_rows_of_a_table() -> None:
         assert victim.gossip_state.outside == {"too many": 40}
         assert len(victim.gossip._getting) <= 6  # of one source
 
-    story(work, alone(2))
 
-
-def test_who_sends_wrong_bytes_is_not_listened_to_for_a_while() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_who_sends_wrong_bytes_is_not_listened_to_for_a_while() -> None:
+    async with crowd_of(alone(2)) as crowd:
         victim, honest = crowd.members
         liar = crowd.network.endpoint(PublicKey(sha256(b"liar")))
 
@@ -342,11 +324,9 @@ def test_who_sends_wrong_bytes_is_not_listened_to_for_a_while() -> None:
         await asyncio.sleep(60)
         await liar.call(victim.key, OFFERS, request, timeout_s=1)
 
-    story(work, alone(2))
 
-
-def test_links_without_room_or_life_are_replaced() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_links_without_room_or_life_are_replaced() -> None:
+    async with crowd_of(alone(20)) as crowd:
         one = crowd.members[0]
 
         async def full(_caller: PublicKey, _request: bytes) -> bytes:
@@ -368,11 +348,9 @@ def test_links_without_room_or_life_are_replaced() -> None:
         assert len(links) == 3
         assert not links & (first | asked)
 
-    story(work, alone(20))
 
-
-def test_a_round_that_nobody_handed_in_for_costs_no_calls_however_often_its_headers_are_closed() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_a_round_that_nobody_handed_in_for_costs_no_calls_however_often_its_headers_are_closed() -> None:
+    async with crowd_of(alone(12)) as crowd:
         crowd.close_headers()
         await asyncio.sleep(5)
         links, told = [member.gossip_state.links for member in crowd.members], [member.gossip.bytes_out for member in crowd.members]
@@ -384,13 +362,10 @@ def test_a_round_that_nobody_handed_in_for_costs_no_calls_however_often_its_head
         crowd.own(crowd.members[0], 0)
         await crowd.until_all_have(1)
 
-    story(work, alone(12))
 
-
-def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_where_nobody_gives_it() -> None:
+async def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_where_nobody_gives_it() -> None:
     """The mean: one has it from the log, the others wait for their turn there, and get it from each other before."""
-
-    async def work(crowd: Crowd) -> None:
+    async with crowd_of(alone(20)) as crowd:
         mean = Blob.cut(random.Random(1).randbytes(400), 100)
         log, blob_store = crowd.network.endpoint(PublicKey(sha256(b"log"))), BlobStore(max_bytes=10**6)
         blob_store.put(mean, "mean")
@@ -409,11 +384,9 @@ def test_a_blob_of_a_commit_goes_from_link_to_link_and_the_log_is_asked_only_whe
         for member in crowd.members:
             assert member.blob_store.get(mean.root) == mean
 
-    story(work, alone(20))
 
-
-def test_the_last_resort_is_asked_at_its_turn_when_those_who_said_they_have_it_give_nothing() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_the_last_resort_is_asked_at_its_turn_when_those_who_said_they_have_it_give_nothing() -> None:
+    async with crowd_of(alone(2)) as crowd:
         one, liar = crowd.members
         log, blob_store = crowd.network.endpoint(PublicKey(sha256(b"log"))), BlobStore(max_bytes=10**6)
         blob_store.put(crowd.blobs[0], "body")
@@ -426,11 +399,9 @@ def test_the_last_resort_is_asked_at_its_turn_when_those_who_said_they_have_it_g
         assert 3.0 <= now() - began < 4.0
         assert one.gossip_state.num_held(1) == 1
 
-    story(work, alone(2))
 
-
-def test_two_who_want_the_same_blob_get_it_once_and_who_gives_up_ends_what_nobody_wants() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_two_who_want_the_same_blob_get_it_once_and_who_gives_up_ends_what_nobody_wants() -> None:
+    async with crowd_of(alone(2)) as crowd:
         one, other = crowd.members
         blob = crowd.blobs[0]
         other.blob_store.put(blob, "mean")
@@ -447,11 +418,9 @@ def test_two_who_want_the_same_blob_get_it_once_and_who_gives_up_ends_what_nobod
         with pytest.raises(Unreachable, match="nobody is left"):
             await one.gossip.get(sha256(b"nothing"), SIZES, "mean", [Spare(other.key, 0.0, is_last=True)])
 
-    story(work, alone(2))
 
-
-def test_rounds_that_are_over_are_forgotten_with_what_was_on_its_way() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_rounds_that_are_over_are_forgotten_with_what_was_on_its_way() -> None:
+    async with crowd_of(alone(2)) as crowd:
         one, stalling = crowd.members
         make_silent(crowd, stalling)
         crowd.close_headers()
@@ -462,11 +431,9 @@ def test_rounds_that_are_over_are_forgotten_with_what_was_on_its_way() -> None:
         assert one.gossip._getting == {}
         assert one.gossip_state._items == {}
 
-    story(work, alone(2))
 
-
-def test_bytes_are_counted_at_both_ends() -> None:
-    async def work(crowd: Crowd) -> None:
+async def test_bytes_are_counted_at_both_ends() -> None:
+    async with crowd_of(alone(8)) as crowd:
         crowd.own(crowd.members[0], 0)
         crowd.close_headers()
         await crowd.until_all_have(1)
@@ -475,8 +442,6 @@ def test_bytes_are_counted_at_both_ends() -> None:
         sent = sum(member.gossip.bytes_out + member.blob_store.bytes_sent for member in crowd.members)
         assert sent == received + 7 * PIECES * 32  # hashes are no blob
         assert sum((member.gossip_state.hops for member in crowd.members), Counter()).total() == 7
-
-    story(work, alone(8))
 
 
 def test_a_push_is_what_it_says(  # the request's bound leaves room for the roots
