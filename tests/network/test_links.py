@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,21 +81,19 @@ class Pair:
             await links.close()
 
 
-def with_pair(way: str, story: Callable[[Pair], Awaitable[None]], *, is_met: bool = True) -> None:
-    async def whole() -> None:
-        pair = Pair(way)
-        await pair.start()
-        try:
-            if is_met:
-                await pair.meet()
-                assert pair.links[ANNA].way(BOB) == pair.links[BOB].way(ANNA) == way
-                pair.network.lost = lambda *_: True  # nothing goes by libp2p
-            async with asyncio.timeout(DEADLINE_S):
-                await story(pair)
-        finally:
-            await pair.close()
-
-    run(whole())
+@contextlib.asynccontextmanager
+async def pair_by(way: str, *, is_met: bool = True) -> AsyncIterator[Pair]:
+    """Yield a pair; one that has met is linked, and nothing goes by libp2p."""
+    pair = Pair(way)
+    await pair.start()
+    try:
+        if is_met:
+            await pair.meet()
+            assert pair.links[ANNA].way(BOB) == pair.links[BOB].way(ANNA) == way
+            pair.network.lost = lambda *_: True
+        yield pair
+    finally:
+        await pair.close()
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -119,20 +117,18 @@ def vector_of(count: int, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [0, 1, 70_000, MAX_MESSAGE_BYTES - 40])
-def test_calls_go_by_the_link_in_both_directions(way: str, size: int) -> None:
-    async def story(pair: Pair) -> None:
+async def test_calls_go_by_the_link_in_both_directions(way: str, size: int) -> None:
+    async with pair_by(way) as pair:
         for caller, callee in ((ANNA, BOB), (BOB, ANNA)):
             await pair.links[callee].serve("echo", echo)
             request = os.urandom(size)
             assert await pair.links[caller].call(callee, "echo", request, timeout_s=DEADLINE_S) == caller + request
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [1, CHUNK_VALUES, 20 * CHUNK_VALUES + 7])
-def test_vectors_arrive_as_they_are_while_calls_go_on(way: str, count: int) -> None:
-    async def story(pair: Pair) -> None:
+async def test_vectors_arrive_as_they_are_while_calls_go_on(way: str, count: int) -> None:
+    async with pair_by(way) as pair:
         vector, inbox = vector_of(count), Inbox(count)
         pair.links[BOB].receive(TAG, inbox)
         await pair.links[BOB].serve("echo", echo)
@@ -141,12 +137,10 @@ def test_vectors_arrive_as_they_are_while_calls_go_on(way: str, count: int) -> N
         await until(lambda: inbox.values.get((ANNA, 3)) == count)
         assert inbox.vectors[ANNA, 3].tobytes() == vector.tobytes()
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_vector_that_comes_before_it_is_expected_waits_and_nothing_is_lost(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_vector_that_comes_before_it_is_expected_waits_and_nothing_is_lost(way: str) -> None:
+    async with pair_by(way) as pair:
         vector, inbox = vector_of(5 * CHUNK_VALUES), Inbox(5 * CHUNK_VALUES)
         sending = asyncio.create_task(pair.links[ANNA].send(BOB, TAG, 0, 0, vector.data.cast("B"), timeout_s=DEADLINE_S))
         await asyncio.sleep(0.1)  # until Bob's side has read the first header
@@ -155,44 +149,35 @@ def test_a_vector_that_comes_before_it_is_expected_waits_and_nothing_is_lost(way
         await until(lambda: inbox.values.get((ANNA, 0)) == len(vector))
         assert inbox.vectors[ANNA, 0].tobytes() == vector.tobytes()
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_vector_that_is_over_is_dropped_and_the_link_stays(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_vector_that_is_over_is_dropped_and_the_link_stays(way: str) -> None:
+    async with pair_by(way) as pair:
         pair.links[BOB].receive(TAG, Inbox(10))
         pair.links[BOB].receive_no_more(TAG)
         await pair.links[BOB].serve("echo", echo)
         await pair.links[ANNA].send(BOB, TAG, 0, 0, vector_of(3 * CHUNK_VALUES).data.cast("B"), timeout_s=DEADLINE_S)
         assert await pair.links[ANNA].call(BOB, "echo", b"", timeout_s=DEADLINE_S) == ANNA
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_sends_what_nobody_waits_for_is_cut_off_and_counted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_sends_what_nobody_waits_for_is_cut_off_and_counted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_CHUNK_S", 0.2)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(way) as pair:
         await pair.links[ANNA].send(BOB, TAG, 0, 0, vector_of(10).data.cast("B"), timeout_s=DEADLINE_S)
         await until(lambda: sum(pair.links[BOB].faults.values()) == 1)
         assert pair.links[BOB].way(ANNA) == LIBP2P
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_sends_what_its_receiver_refuses_is_cut_off_and_counted(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_sends_what_its_receiver_refuses_is_cut_off_and_counted(way: str) -> None:
+    async with pair_by(way) as pair:
         inbox = Inbox(10)
         inbox.refused = "twice"
         pair.links[BOB].receive(TAG, inbox)
         await pair.links[ANNA].send(BOB, TAG, 0, 0, vector_of(10).data.cast("B"), timeout_s=DEADLINE_S)
         await until(lambda: pair.links[BOB].faults["links"] == 1)
         await until(lambda: pair.links[BOB].way(ANNA) == LIBP2P == pair.links[ANNA].way(BOB))
-
-    with_pair(way, story)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,8 +193,8 @@ def test_who_sends_what_its_receiver_refuses_is_cut_off_and_counted(way: str) ->
         link_module._HEADER.pack(link_module._CALL, 1, 3, TAG, 0, 0) + b"\x02\xff\xff",
     ],
 )
-def test_a_frame_that_none_may_be_ends_the_link(way: str, frame: bytes) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_frame_that_none_may_be_ends_the_link(way: str, frame: bytes) -> None:
+    async with pair_by(way) as pair:
         pair.links[BOB].receive(TAG, Inbox(10))
         connection = pair.links[ANNA]._peers[BOB].link
         assert connection is not None
@@ -218,12 +203,11 @@ def test_a_frame_that_none_may_be_ends_the_link(way: str, frame: bytes) -> None:
         await until(lambda: sum(pair.links[BOB].faults.values()) == 1)
         await until(lambda: pair.links[BOB].way(ANNA) == LIBP2P == pair.links[ANNA].way(BOB))
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_refusal_is_one_and_an_unknown_method_too(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_refusal_is_one_and_an_unknown_method_too(way: str) -> None:
+    async with pair_by(way) as pair:
+
         async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
             raise EncodingError("not\x1b this")
 
@@ -233,12 +217,10 @@ def test_a_refusal_is_one_and_an_unknown_method_too(way: str) -> None:
         with pytest.raises(Refused, match="no such method"):
             await pair.links[ANNA].call(BOB, "nothing", b"", timeout_s=DEADLINE_S)
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_does_not_answer_is_waited_for_until_the_deadline_and_worked_no_more_for(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_does_not_answer_is_waited_for_until_the_deadline_and_worked_no_more_for(way: str) -> None:
+    async with pair_by(way) as pair:
         begun, ended = asyncio.Event(), asyncio.Event()
 
         async def hang(_caller: PublicKey, _request: bytes) -> bytes:
@@ -255,12 +237,11 @@ def test_who_does_not_answer_is_waited_for_until_the_deadline_and_worked_no_more
         assert begun.is_set()
         await ended.wait()
 
-    with_pair(way, story)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_hangs_up_is_noticed_at_once_and_linked_again_with_the_next_greeting(way: str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_hangs_up_is_noticed_at_once_and_linked_again_with_the_next_greeting(way: str) -> None:
+    async with pair_by(way) as pair:
+
         async def hang(_caller: PublicKey, _request: bytes) -> bytes:
             await asyncio.Event().wait()
             return b""
@@ -277,22 +258,17 @@ def test_who_hangs_up_is_noticed_at_once_and_linked_again_with_the_next_greeting
         await pair.meet()
         assert pair.links[ANNA].way(BOB) == pair.links[BOB].way(ANNA) == way
 
-    with_pair(way, story)
 
-
-def test_a_certificate_of_another_key_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_of_another_key_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_S", 0.5)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(TLS, is_met=False) as pair:
         other = _Certificate().der
         await pair.meet(lambda greeting: replace(greeting, certificate=other))
         assert pair.links[ANNA].way(BOB) == LIBP2P
 
-    with_pair(TLS, story, is_met=False)
 
-
-def test_who_shows_another_certificate_than_its_greeting_said_makes_no_link() -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_shows_another_certificate_than_its_greeting_said_makes_no_link() -> None:
+    async with pair_by(TLS, is_met=False) as pair:
         pair.links[ANNA]._certificate = _Certificate()
         pair.links[BOB].learn(ANNA, replace(pair.links[ANNA].greeting(BOB), certificate=_Certificate().der, places=()))
         pair.links[ANNA].learn(BOB, pair.links[BOB].greeting(ANNA))
@@ -300,24 +276,18 @@ def test_who_shows_another_certificate_than_its_greeting_said_makes_no_link() ->
         await until(lambda: pair.links[BOB].faults["connections"] > 0)
         assert pair.links[BOB].way(ANNA) == LIBP2P
 
-    with_pair(TLS, story, is_met=False)
 
-
-def test_a_greeting_with_nonsense_for_a_certificate_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_greeting_with_nonsense_for_a_certificate_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_S", 0.5)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(TLS, is_met=False) as pair:
         await pair.meet(lambda greeting: replace(greeting, certificate=b"nonsense"))
         assert pair.links[ANNA].way(BOB) == LIBP2P
 
-    with_pair(TLS, story, is_met=False)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stranger_at_the_socket_is_sent_away(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stranger_at_the_socket_is_sent_away(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_S", 0.3)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(way) as pair:
         listening = pair.links[BOB]._listening[0]
         for said in (b"", b"short", CAROL + b"s" * 32, ANNA + b"s" * 32, os.urandom(1000)):
             with socket.socket(listening.family, socket.SOCK_STREAM) as stranger:
@@ -331,26 +301,20 @@ def test_a_stranger_at_the_socket_is_sent_away(way: str, monkeypatch: pytest.Mon
         assert pair.links[BOB].way(ANNA) == way  # the true one's stays
         await until(lambda: pair.links[BOB].faults["connections"] == 5)
 
-    with_pair(way, story)
-
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
-def test_another_user_s_process_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_user_s_process_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     monkeypatch.setattr(timeouts, "LINK_S", 0.5)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(UNIX, is_met=False) as pair:
         await pair.meet()
         assert pair.links[ANNA].way(BOB) == LIBP2P
 
-    with_pair(UNIX, story, is_met=False)
 
-
-def test_only_addresses_that_may_be_dialled_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_addresses_that_may_be_dialled_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_S", 0.5)
-
-    async def story(pair: Pair) -> None:
+    async with pair_by(TLS, is_met=False) as pair:
         dialled = []
         dial_at = Links._dial_at
 
@@ -366,8 +330,6 @@ def test_only_addresses_that_may_be_dialled_are(monkeypatch: pytest.MonkeyPatch)
             await pair.meet(lambda greeting: replace(greeting, places=(("127.0.0.1", 9), ("10.0.0.1", 9), ("192.168.7.7", 22))))
         assert dialled == []
         assert pair.links[ANNA].way(BOB) == LIBP2P
-
-    with_pair(TLS, story, is_met=False)
 
 
 @pytest.mark.parametrize(
@@ -387,8 +349,8 @@ def test_a_greeting_that_means_nothing_is_refused(make: Callable[[], Greeting]) 
         make()
 
 
-def test_who_is_not_linked_is_called_and_sent_to_by_libp2p() -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_is_not_linked_is_called_and_sent_to_by_libp2p() -> None:
+    async with pair_by(TLS, is_met=False) as pair:
         vector, inbox = vector_of(40 * CHUNK_VALUES + 3), Inbox(40 * CHUNK_VALUES + 3)
         await pair.links[BOB].serve("echo", echo)
         assert await pair.links[ANNA].call(BOB, "echo", b"x", timeout_s=DEADLINE_S) == ANNA + b"x"
@@ -400,11 +362,9 @@ def test_who_is_not_linked_is_called_and_sent_to_by_libp2p() -> None:
         with pytest.raises(Refused, match="a chunk of"):
             await pair.ends[ANNA].call(BOB, links_module.CHUNK, b"x" * 27, timeout_s=DEADLINE_S)
 
-    with_pair(TLS, story, is_met=False)
 
-
-def test_what_goes_over_the_network_is_counted_and_held_back_where_there_is_a_limit() -> None:
-    async def story(pair: Pair) -> None:
+async def test_what_goes_over_the_network_is_counted_and_held_back_where_there_is_a_limit() -> None:
+    async with pair_by(TLS) as pair:
         vector, inbox = vector_of(8 * CHUNK_VALUES), Inbox(8 * CHUNK_VALUES)
         pair.links[BOB].receive(TAG, inbox)
         await pair.links[ANNA].send(BOB, TAG, 0, 0, vector.data.cast("B"), timeout_s=DEADLINE_S)
@@ -419,17 +379,13 @@ def test_what_goes_over_the_network_is_counted_and_held_back_where_there_is_a_li
         await until(lambda: inbox.values.get((ANNA, 2)) == len(vector))
         assert asyncio.get_running_loop().time() - begun > 1  # two seconds' bytes, a quarter of a second of which may come at once
 
-    with_pair(TLS, story)
 
-
-def test_on_one_host_nothing_is_counted() -> None:
-    async def story(pair: Pair) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
+async def test_on_one_host_nothing_is_counted() -> None:
+    async with pair_by(UNIX) as pair:
         await pair.links[BOB].serve("echo", echo)
         await pair.links[ANNA].call(BOB, "echo", b"x" * 1000, timeout_s=DEADLINE_S)
         assert pair.ends[ANNA].traffic.sent.total == pair.ends[BOB].traffic.received.total == 0
-
-    if sys.platform == "linux":
-        with_pair(UNIX, story)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are counted in /proc")
@@ -449,8 +405,8 @@ def test_links_leave_no_files_open(way: str) -> None:
     run(whole())
 
 
-def test_nothing_but_tls_1_3_is_spoken() -> None:
-    async def story(pair: Pair) -> None:
+async def test_nothing_but_tls_1_3_is_spoken() -> None:
+    async with pair_by(TLS) as pair:
         listening = pair.links[BOB]._listening[0]
 
         def old() -> str:
@@ -466,8 +422,6 @@ def test_nothing_but_tls_1_3_is_spoken() -> None:
                     return "refused"
 
         assert await asyncio.to_thread(old) == "refused"
-
-    with_pair(TLS, story)
 
 
 DIES = f"""
