@@ -104,7 +104,17 @@ def test_a_port_in_use_and_an_address_of_others_cannot_be_listened_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0.0.0.0:31000", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/99999", "/dns4/localhost/tcp/0", "/tcp/1"]
+    "text",
+    [
+        "",
+        "0.0.0.0:31000",
+        "/ip4/127.0.0.1",
+        "/ip4/1.2.3/tcp/0",
+        "/ip4/127.0.0.1/udp/1",
+        "/ip4/127.0.0.1/tcp/99999",
+        "/dns4/localhost/tcp/0",
+        "/tcp/1",
+    ],
 )
 def test_what_is_no_address_to_listen_on_is_the_users_error(text: str) -> None:
     with pytest.raises(UserError, match=r"it is not a multiaddress like /ip4/0\.0\.0\.0/tcp/31000"):

