@@ -13,7 +13,7 @@ from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
-from tests.automl.export.exports import random_files
+from tests.automl.export.exports import put
 
 METADATA = {"run": "ab" * 32, "supernet": "classifier-tiny", "dataset": "digits"}
 SMALLEST = TINY.smallest()
@@ -84,10 +84,7 @@ def test_evaluate_takes_one_subnet_by_any_of_its_names(architecture: list[str], 
 
 @pytest.mark.parametrize(("task", "name"), [("classification", "net.pt2"), ("classification", "net"), ("stereo", "net.onnx")])
 def test_evaluate_prints_how_good_an_exported_network_is(task: str, name: str, tmp_path: Path) -> None:
-    (tmp_path / "net").mkdir()
-    for path, data in random_files(task).items():
-        (tmp_path / path).write_bytes(data)
-    result = call("evaluate", str(tmp_path / name))
+    result = call("evaluate", str(put(task, tmp_path) / name))
     assert result.exit_code == 0, result.output
     assert ("held-out pairs of layers" if task == "stereo" else "held-out images of digits") in result.output
     assert ("file says  EPE 4.500 px" if task == "stereo" else "file says  accuracy 12.50% on 177") in result.output
@@ -113,21 +110,6 @@ def test_an_export_is_evaluated_to_what_it_says(folder: Path) -> None:
         "export", "--snapshot", "round-00000005.safetensors", "--arch", "smallest", "--out", "out", "--format", "folder", "--force"
     )
     assert forced.exit_code == 0, forced.output
-
-
-def test_an_export_of_8_bits_is_made_where_it_is_asked_for_and_evaluated_by_its_own_figure(folder: Path) -> None:
-    named = ["--format", "folder,int8", "--name", "net", "--licence", "mit", "--data-licence", "cc-by-4.0"]
-    result = call("export", "--snapshot", "round-00000005.safetensors", "--arch", "smallest", "--out", "out", *named)
-    assert result.exit_code == 0, result.output
-    assert "with 8 bits accuracy" in result.output
-    assert {path.name for path in (folder / "out").iterdir()} == {"net", "net.int8.onnx"}
-    described = Description.from_json((folder / "out" / "net" / "config.json").read_text())
-    assert described.int8 is not None
-    assert described.presentation is not None
-    assert (described.presentation.licence, described.presentation.dataset_licence) == ("mit", "cc-by-4.0")
-    evaluated = call("evaluate", "out/net.int8.onnx").output.splitlines()
-    measured, says = (line.split("accuracy ")[1].split("%")[0] for line in evaluated[1:3])
-    assert measured == says == f"{described.int8.metrics['accuracy']:.2%}"[:-1]
 
 
 def test_a_calibrated_snapshot_is_exported_without_data_to_the_same_weights(folder: Path) -> None:

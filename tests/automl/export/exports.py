@@ -1,6 +1,7 @@
 """Two small subnets with random weights, and their exported files: made once, for all tests that look at them."""
 
 from functools import cache
+from pathlib import Path
 
 import onnx
 import torch
@@ -13,16 +14,16 @@ from manta_swarm.automl.export.files import exported_files
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.forms import FORMATS
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
+from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
 
 _SPACES = {"classification": TINY, "stereo": STEREO_TINY}
 _METRICS = {"classification": {"accuracy": 0.125}, "stereo": {"epe": 4.5, "d1": 0.5, "bad3": 0.625}}
 
 
 @cache
-def random_subnet(task: str, supernet: str = "") -> Subnet:
-    """Return the smallest subnet of a supernet, by default the task's tiny one, its statistics of a few random inputs."""
-    space = space_named(supernet) if supernet else _SPACES[task]
+def random_subnet(task: str) -> Subnet:
+    """Return the smallest subnet of the task's tiny supernet, its statistics of a few random inputs."""
+    space = _SPACES[task]
     network, generator = build(space), torch.Generator().manual_seed(3)
     network.initialise(generator)
     architecture = space.smallest()
@@ -63,3 +64,11 @@ def random_files(task: str) -> dict[str, bytes]:
     """Return that subnet's files: net.pt2, net.onnx, and net/... of the folder."""
     files, _ = exported_files(random_subnet(task), {form: "net" if form == "folder" else f"net.{form}" for form in FORMATS})
     return files
+
+
+def put(task: str, folder: Path) -> Path:
+    """Write those files, and return their folder."""
+    for name, data in random_files(task).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder

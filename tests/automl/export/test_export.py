@@ -23,18 +23,10 @@ from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.protocol.errors import UserError
-from tests.automl.export.exports import random_files, random_subnet
+from tests.automl.export.exports import put, random_files, random_subnet
 
 TASKS = ("classification", "stereo")
 NOWHERE = Provenance(run="local", round=1, state="ab", ledger_root="unknown", ledger_size=0)
-
-
-def put(task: str, folder: Path) -> Path:
-    """Write a random subnet's files."""
-    for name, data in random_files(task).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
 
 
 @pytest.mark.parametrize("task", TASKS)

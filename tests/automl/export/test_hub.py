@@ -8,7 +8,7 @@ import torch
 from manta_swarm.automl.export import load_folder
 from manta_swarm.automl.export.files import open_exported
 from manta_swarm.protocol.errors import UserError
-from tests.automl.export.exports import random_files, random_subnet
+from tests.automl.export.exports import put, random_files, random_subnet
 
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 from manta_swarm.automl.export.hub import HubNetwork
@@ -16,10 +16,7 @@ from manta_swarm.automl.export.hub import HubNetwork
 
 @pytest.fixture(params=["classification", "stereo"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    for name, data in random_files(request.param).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(data)
-    return tmp_path / "net"
+    return put(request.param, tmp_path) / "net"
 
 
 def test_an_export_goes_through_the_hubs_library_and_computes_the_same_bits(folder: Path, tmp_path: Path) -> None:

@@ -12,19 +12,31 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.export.description import Provenance
 from manta_swarm.automl.export.subnet import FORMAT, Subnet, add_statistics, cut, statistics_path, stored_subnet
 from manta_swarm.automl.forms import MAX_STORED
+from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.protocol.errors import UserError
+from tests.automl.conftest import in_general_position
 
 STATE = "ab" * 32
 PROVENANCE = Provenance(run="local", round=1, state=STATE, ledger_root="unknown", ledger_size=0)
 
 
-@pytest.fixture
-def subnets(supernet: Supernet, digits: ImageDataset) -> list[Subnet]:
+def ends_of(supernet: Supernet, digits: ImageDataset) -> list[Subnet]:
     return [cut(supernet, one, digits, PROVENANCE) for one in (supernet.space.largest(), supernet.space.smallest())]
 
 
-def test_a_subnet_is_whole_without_the_data_to_the_bit(supernet: Supernet, subnets: list[Subnet], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def subnets(digits: ImageDataset) -> list[Subnet]:
+    return ends_of(in_general_position(Classifier(TINY)), digits)
+
+
+@pytest.mark.parametrize("which", ["supernet", "widened"])  # the latter has gates
+def test_a_subnet_is_whole_without_the_data_to_the_bit(
+    which: str, digits: ImageDataset, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    supernet: Supernet = request.getfixturevalue(which)
+    subnets = ends_of(supernet, digits)
     path = statistics_path(tmp_path / "round-00000001.safetensors")
     assert path.name == "round-00000001.statistics"
     add_statistics(path, subnets[:1])
