@@ -1,6 +1,7 @@
 """Small files of the formats that data sets come in, written by other means than those that read them."""
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,14 @@ def write_picture(path: Path, levels: Array) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(levels).save(path)
     return path
+
+
+def write_classes(folder: Path, counts: Mapping[str, int], *shape: int, first: int = 0) -> Path:
+    """Write so many pictures of each class, each of other noise, and return the folder."""
+    for label, (name, count) in enumerate(counts.items()):
+        for number in range(count):
+            write_picture(folder / name / f"{number:02}.png", noise(*shape, seed=first + 100 * label + number))
+    return folder
 
 
 def write_pfm(path: Path, values: npt.NDArray[np.float32], *, big_endian: bool = False) -> Path:
@@ -51,3 +60,7 @@ def cut(path: Path, kept: float = 0.6) -> None:
     """Leave only the first part of a file."""
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
+
+
+def nothing(_done: int, _total: int) -> None:
+    """Listen to what is being done, and do nothing."""

@@ -14,25 +14,18 @@ from manta_swarm.automl.data.catalog import digits, load_dataset
 from manta_swarm.automl.data.image_folder import WholeFolder, dirichlet_split, image_folder, part_of, private_folder, write_class_folders
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.protocol.errors import UserError
-from tests.automl.data.files import cut, noise, write_picture
+from tests.automl.data.files import cut, noise, write_classes, write_picture
 
-CLASSES = ("apple", "cat", "dog")
-
+PETS = {"cat": 5, "emu": 5}
 OWN_CLASSES = ("dog", "apple", "cat", "eel")  # the run's order, not that of the names
-
-
-def write_classes(folder: Path, counts: tuple[int, ...], *shape: int, first: int = 0) -> None:
-    for label, (name, count) in enumerate(zip(CLASSES, counts, strict=True)):
-        for number in range(count):
-            write_picture(folder / name / f"{number:02}.png", noise(*shape, seed=first + 100 * label + number))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Class folders in own/, and parts of their own in parts/."""
-    write_classes(tmp_path / "own", (11, 5, 2), 12, 12, 3)
-    write_classes(tmp_path / "parts" / "train", (4, 3, 3), 12, 12, 3)
-    write_classes(tmp_path / "parts" / "val", (2, 1, 2), 12, 12, 3, first=1000)
+    write_classes(tmp_path / "own", {"apple": 11, "cat": 5, "dog": 2}, 12, 12, 3)
+    write_classes(tmp_path / "parts" / "train", {"apple": 4, "cat": 3, "dog": 3}, 12, 12, 3)
+    write_classes(tmp_path / "parts" / "val", {"apple": 2, "cat": 1, "dog": 2}, 12, 12, 3, first=1000)
     return tmp_path
 
 
@@ -74,12 +67,12 @@ def test_parts_of_their_own_stay_as_they_are(root: Path) -> None:
 
 
 def test_test_goes_before_val(root: Path) -> None:
-    write_classes(root / "parts" / "test", (1, 1, 1), 12, 12, 3, first=2000)
+    write_classes(root / "parts" / "test", {"apple": 1, "cat": 1, "dog": 1}, 12, 12, 3, first=2000)
     assert load("folder-parts", root).num_held_out == 3
 
 
 def test_images_of_all_sizes_come_to_one_and_grey_ones_stay_grey(root: Path) -> None:
-    write_classes(root / "grey", (4, 4, 4), 20, 30)
+    write_classes(root / "grey", {"apple": 4, "cat": 4, "dog": 4}, 20, 30)
     write_picture(root / "grey" / "cat" / "00.png", noise(400, 300))
     dataset = load("folder-grey", root)
     assert (dataset.train_images.shape[1:], dataset.flips) == ((1, 20, 20), False)
@@ -128,20 +121,13 @@ def test_no_classes_are_told(root: Path) -> None:
         load("folder-none", root)
 
 
-def write(folder: Path, label: str, count: int, *shape: int, first: int = 0) -> None:
-    for number in range(count):
-        write_picture(folder / label / f"{number:02}.png", noise(*shape, seed=first + number))
-
-
 def load_own(folder: Path, *, channels: int = 3, side: int = 16, least: int = 2) -> ImageDataset:
     return private_folder(folder, OWN_CLASSES, channels=channels, side=side, mirrored=False, least=least)
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    write(tmp_path, "cat", 20, 12, 12, 3)
-    write(tmp_path, "dog", 10, 12, 12, 3, first=100)
-    return tmp_path
+    return write_classes(tmp_path, {"cat": 20, "dog": 10}, 12, 12, 3)
 
 
 def images(dataset: ImageDataset) -> tuple[set[bytes], set[bytes]]:
@@ -163,7 +149,7 @@ def test_an_image_stays_on_its_side_whatever_is_added_later_and_so_do_its_copies
     train, held_out = images(load_own(own))
     assert train
     assert held_out
-    write(own, "eel", 30, 12, 12, 3, first=200)
+    write_classes(own, {"eel": 30}, 12, 12, 3, first=200)
     for number in range(20):
         write_picture(own / "cat" / f"copy-{number:02}.png", noise(12, 12, 3, seed=number))
     more_train, more_held_out = images(load_own(own))
@@ -173,10 +159,10 @@ def test_an_image_stays_on_its_side_whatever_is_added_later_and_so_do_its_copies
 
 
 def test_what_is_grey_is_fed_to_networks_that_see_colours_and_not_the_other_way_round(tmp_path: Path) -> None:
-    write(tmp_path, "cat", 10, 12, 12)
+    write_classes(tmp_path, {"cat": 10}, 12, 12)
     assert load_own(tmp_path).image_channels == 3
     assert load_own(tmp_path, channels=1).image_channels == 1
-    write(tmp_path, "dog", 1, 12, 12, 3)
+    write_classes(tmp_path, {"dog": 1}, 12, 12, 3)
     with pytest.raises(UserError, match=r"dog/00\.png has colours, and the networks of this run see grey images"):
         load_own(tmp_path, channels=1)
 
@@ -193,7 +179,7 @@ def test_what_does_not_fit_is_said_in_one_line(own: Path, tmp_path: Path) -> Non
     (own / "horse").mkdir()
     with pytest.raises(UserError, match="horse is empty"):
         load_own(own)
-    write(own, "horse", 1, 12, 12, 3)
+    write_classes(own, {"horse": 1}, 12, 12, 3)
     with pytest.raises(UserError, match="horse is no class of this run, which has dog, apple, cat, eel: rename the folder"):
         load_own(own)
 
@@ -210,21 +196,13 @@ def test_a_folder_without_classes_and_files_that_are_no_images_are_refused(tmp_p
 
 
 def test_a_folders_name_is_the_classs_however_a_disk_writes_its_letters(tmp_path: Path) -> None:
-    write(tmp_path, "u\u0308ber", 10, 12, 12)
+    write_classes(tmp_path, {"u\u0308ber": 10}, 12, 12)
     dataset = private_folder(tmp_path, ("unter", "\u00fcber"), channels=1, side=16, mirrored=False, least=2)
     assert set(dataset.train_labels.tolist()) == {1}
 
 
-def _pictures(folder: Path, classes: tuple[str, ...] = ("cat", "emu"), channels: int = 3) -> Path:
-    for label, name in enumerate(classes):
-        for number in range(5):
-            size = (20, 30, 3)[: 2 + channels // 3]
-            write_picture(folder / name / f"{number}.png", noise(*size, seed=10 * label + number))
-    return folder
-
-
 def test_all_images_of_a_folder_are_seen_under_the_labels_of_the_network(tmp_path: Path) -> None:
-    tested = WholeFolder(_pictures(tmp_path), ("ant", "cat", "dog", "emu"), 3, None)
+    tested = WholeFolder(write_classes(tmp_path, PETS, 20, 30, 3), ("ant", "cat", "dog", "emu"), 3, None)
     batches = list(tested.held_out_batches(16, 4))
     assert [batch.targets.tolist() for batch in batches] == [[1, 1, 1, 1], [1, 3, 3, 3], [3, 3]]
     assert [tuple(batch.inputs.shape) for batch in batches] == [(4, 3, 16, 16), (4, 3, 16, 16), (2, 3, 16, 16)]
@@ -232,7 +210,7 @@ def test_all_images_of_a_folder_are_seen_under_the_labels_of_the_network(tmp_pat
 
 
 def test_its_inputs_are_those_of_the_folder_as_a_data_set(tmp_path: Path) -> None:
-    dataset = image_folder("folder-x", _pictures(tmp_path), side=18)
+    dataset = image_folder("folder-x", write_classes(tmp_path, PETS, 20, 30, 3), side=18)
     tested = WholeFolder(tmp_path, dataset.class_titles, 3, dataset.preparation.kept_side)
     (everything,) = tested.held_out_batches(16, 10)
     for held_out in dataset.held_out_batches(16, 1):
@@ -241,20 +219,20 @@ def test_its_inputs_are_those_of_the_folder_as_a_data_set(tmp_path: Path) -> Non
 
 
 def test_statistics_are_of_another_sets_training_images(tmp_path: Path) -> None:
-    tested = WholeFolder(_pictures(tmp_path, channels=1), ("cat", "emu"), 1, None, digits())
+    tested = WholeFolder(write_classes(tmp_path, PETS, 20, 30), ("cat", "emu"), 1, None, digits())
     (first, *_) = tested.calibration_batches(16, 8, 16)
     assert torch.equal(first, next(iter(digits().calibration_batches(16, 8, 16))))
 
 
 def test_a_class_that_the_network_has_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="emu is no class of the network, which has ant, cat: rename"):
-        WholeFolder(_pictures(tmp_path), ("ant", "cat"), 3, None)
+        WholeFolder(write_classes(tmp_path, PETS, 20, 30, 3), ("ant", "cat"), 3, None)
     with pytest.raises(UserError, match="is no folder"):
         WholeFolder(tmp_path / "none", ("ant", "cat"), 3, None)
 
 
 def test_colours_are_refused_where_the_network_sees_none(tmp_path: Path) -> None:
-    tested = WholeFolder(_pictures(tmp_path), ("cat", "emu"), 1, None)
+    tested = WholeFolder(write_classes(tmp_path, PETS, 20, 30, 3), ("cat", "emu"), 1, None)
     with pytest.raises(UserError, match="has colours, and the network sees grey images"):
         list(tested.held_out_batches(16, 4))
 

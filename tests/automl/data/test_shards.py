@@ -35,11 +35,7 @@ from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
 from manta_swarm.automl.data.views import Pair, StereoDataset
 from manta_swarm.protocol.encoding import encode, pack
 from manta_swarm.protocol.errors import EncodingError, SamplesMissing, UserError
-from tests.automl.data.files import noise, write_picture
-
-
-def _nothing(done: int, total: int) -> None:
-    del done, total
+from tests.automl.data.files import noise, nothing, write_picture
 
 
 def _folder(folder: Path, channels: int = 3) -> Path:
@@ -52,7 +48,7 @@ def _folder(folder: Path, channels: int = 3) -> Path:
 
 
 def _sharded(tmp_path: Path, channels: int = 3, **options: int) -> ShardedImages:
-    shard_images(_folder(tmp_path / "own", channels), tmp_path / "some", _nothing, shard_bytes=16 << 10, **options)
+    shard_images(_folder(tmp_path / "own", channels), tmp_path / "some", nothing, shard_bytes=16 << 10, **options)
     dataset = load_dataset("shards-some", tmp_path)
     assert isinstance(dataset, ShardedImages)
     return dataset
@@ -115,7 +111,7 @@ def test_shards_are_bounded_and_hold_samples_of_one_part(tmp_path: Path) -> None
 
 def test_shards_of_the_same_files_are_the_same_and_their_name_is_no_part_of_the_digest(tmp_path: Path) -> None:
     first = _sharded(tmp_path)
-    shard_images(tmp_path / "own", tmp_path / "other", _nothing, shard_bytes=16 << 10)
+    shard_images(tmp_path / "own", tmp_path / "other", nothing, shard_bytes=16 << 10)
     assert load_dataset("shards-other", tmp_path).digest == first.digest
 
 
@@ -190,7 +186,7 @@ def test_calibration_and_every_second_batch_are_parts_of_what_there_is(tmp_path:
 
 def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
     original = motorcycle()
-    shard_pairs(original, tmp_path / "pair", _nothing)
+    shard_pairs(original, tmp_path / "pair", nothing)
     dataset = load_dataset("shards-pair", tmp_path)
     assert isinstance(dataset, StereoDataset)
     assert (dataset.num_train, dataset.num_held_out) == (original.num_train, original.num_held_out)
@@ -271,11 +267,11 @@ def test_missing_shards_are_found_without_reading_them(tmp_path: Path) -> None:
     assert list(shards.missing()) == [shards.path(0), shards.path(2)]
 
 
-def test_nothing_is_left_of_shards_that_cannot_be_made(tmp_path: Path) -> None:
+def testnothing_is_left_of_shards_that_cannot_be_made(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "own")
     (folder / "emu" / "0.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match=r"emu/0\.png is not a picture"):
-        shard_images(folder, tmp_path / "some", _nothing)
+        shard_images(folder, tmp_path / "some", nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
 

@@ -10,18 +10,15 @@ from manta_swarm.automl.data.shards.reading import open_shards
 from manta_swarm.automl.data.shards.sharded import Part, ShardedImages, ShardedPairs, sharded_pairs
 from manta_swarm.automl.data.shards.writing import shard_images, shard_pairs
 from manta_swarm.automl.data.views import Pair, StereoDataset
-from tests.automl.data.files import noise, write_picture
-
-
-def _nothing(done: int, total: int) -> None:
-    del done, total
+from tests.automl.data.files import noise, nothing, write_classes
 
 
 def _images(tmp_path: Path) -> ShardedImages:
-    for label, name in enumerate(("cat", "dog")):
-        for number in range(15):
-            write_picture(tmp_path / "own" / name / f"{number}.png", noise(20 + number, 24, 3, seed=20 * label + number))
-    shard_images(tmp_path / "own", tmp_path / "some", _nothing, shard_bytes=8 << 10)
+    shard_images(write_classes(tmp_path / "own", {"cat": 15, "dog": 15}, 30, 24, 3), tmp_path / "some", nothing, shard_bytes=8 << 10)
+    return _again(tmp_path)
+
+
+def _again(tmp_path: Path) -> ShardedImages:
     dataset = load_dataset("shards-some", tmp_path)
     assert isinstance(dataset, ShardedImages)
     return dataset
@@ -52,18 +49,12 @@ def test_microbatches_of_a_part_have_its_samples_and_no_others_and_are_those_of_
     assert all(torch.equal(*pair) for pair in statistics)
 
 
-def _again(tmp_path: Path) -> ShardedImages:
-    dataset = load_dataset("shards-some", tmp_path)
-    assert isinstance(dataset, ShardedImages)
-    return dataset
-
-
 def test_pairs_come_of_a_part_too(tmp_path: Path) -> None:
     def pair(seed: int) -> Pair:
         return Pair(noise(16, 32, 3, seed=seed), noise(16, 32, 3, seed=seed + 100), noise(16, 32, seed=seed).astype("float32"))
 
     shard_pairs(
-        StereoDataset.from_pairs("x", [pair(seed) for seed in range(8)], [pair(50), pair(51)]), tmp_path / "x", _nothing, shard_bytes=9000
+        StereoDataset.from_pairs("x", [pair(seed) for seed in range(8)], [pair(50), pair(51)]), tmp_path / "x", nothing, shard_bytes=9000
     )
     whole = sharded_pairs("shards-x", open_shards(tmp_path / "x"))
     assert whole.shards.list.num_train_shards > 2

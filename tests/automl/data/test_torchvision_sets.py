@@ -14,7 +14,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.torchvision_sets import torchvision_image_names, torchvision_stereo_names
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.protocol.errors import UserError
-from tests.automl.data.files import cut, noise, write_idx, write_pfm, write_picture
+from tests.automl.data.files import cut, noise, write_classes, write_idx, write_pfm, write_picture
 
 SIZES = {"train": 30, "t10k": 12}
 
@@ -159,22 +159,24 @@ def test_pictures_of_different_sizes_are_read_one_by_one(tmp_path: Path) -> None
 
 
 def test_a_set_without_parts_has_a_fifth_held_out(tmp_path: Path) -> None:
-    for label, name in enumerate(("forest", "lake")):
-        (tmp_path / "eurosat" / "2750" / name).mkdir(parents=True)
-        for number in range(10):
-            Image.fromarray(noise(16, 16, 3, seed=10 * label + number)).save(tmp_path / "eurosat" / "2750" / name / f"{number}.png")
+    write_classes(tmp_path / "eurosat" / "2750", {"forest": 10, "lake": 10}, 16, 16, 3)
     dataset = load("eurosat", tmp_path)
     assert np.bincount(dataset.train_labels).tolist() == [8, 8]
     assert np.bincount(dataset.held_out_labels).tolist() == [2, 2]
 
 
-def test_missing_files_are_told_with_the_folder_and_the_command(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        load("fashionmnist", tmp_path)
-    assert f"fashionmnist is not, or not whole, in {tmp_path}" in str(caught.value)
-    assert f"run manta-search data fashionmnist --root {tmp_path} --download" in str(caught.value)
-    with pytest.raises(UserError, match="torchvision cannot download it"):
-        load("imagenet", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fashionmnist", "not, or not whole, in {root}.* run manta-search data fashionmnist --root {root} --download"),
+        ("imagenet", "torchvision cannot download it"),
+        ("kitti2015stereo", "not, or not whole, in {root} .*: unpack its files there by hand"),
+        ("middlebury2014stereo", "run manta-search data middlebury2014stereo --root .* --download"),
+    ],
+)
+def test_missing_files_are_told_with_the_folder_and_the_command(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said.format(root=tmp_path)):
+        load_dataset(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
@@ -195,25 +197,19 @@ def test_a_truncated_archive_is_told(tmp_path: Path) -> None:
         load("usps", tmp_path)
 
 
-def test_images_without_labels_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"train-labels-idx1-ubyte": np.arange(29, dtype=np.uint8) % 10}, "mnist has 30 images and 29 labels"),
+        ({"t10k-images-idx3-ubyte": noise(0, 28, 28), "t10k-labels-idx1-ubyte": noise(0)}, "mnist"),
+        ({"t10k-labels-idx1-ubyte": np.arange(12, dtype=np.uint8)}, "label 10 in its held-out part only"),
+    ],
+)
+def test_a_set_that_is_empty_or_whose_labels_do_not_fit_is_told(changed: dict[str, np.ndarray], said: str, tmp_path: Path) -> None:
     folder = write_mnist(tmp_path)
-    write_idx(folder / "train-labels-idx1-ubyte", np.arange(29, dtype=np.uint8) % 10)
-    with pytest.raises(UserError, match="mnist has 30 images and 29 labels"):
-        load("mnist", tmp_path)
-
-
-def test_an_empty_set_is_told(tmp_path: Path) -> None:
-    folder = write_mnist(tmp_path)
-    write_idx(folder / "t10k-images-idx3-ubyte", noise(0, 28, 28))
-    write_idx(folder / "t10k-labels-idx1-ubyte", noise(0))
-    with pytest.raises(UserError, match="mnist"):
-        load("mnist", tmp_path)
-
-
-def test_a_label_that_is_held_out_only_is_told(tmp_path: Path) -> None:
-    folder = write_mnist(tmp_path)
-    write_idx(folder / "t10k-labels-idx1-ubyte", np.arange(12, dtype=np.uint8))
-    with pytest.raises(UserError, match="label 10 in its held-out part only"):
+    for name, values in changed.items():
+        write_idx(folder / name, values)
+    with pytest.raises(UserError, match=said):
         load("mnist", tmp_path)
 
 
@@ -239,8 +235,9 @@ def test_a_failed_download_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torchvision.datasets.MNIST, "download", download)
     with pytest.raises(UserError, match=r"mnist could not be downloaded to .* \(no route to host\): try again"):
         load_dataset("mnist", tmp_path, download=True)
-    with pytest.raises(UserError, match="fer2013 cannot be downloaded by torchvision"):
-        load_dataset("fer2013", tmp_path, download=True)
+    for name in ("fer2013", "kitti2015stereo"):
+        with pytest.raises(UserError, match=f"{name} cannot be downloaded by torchvision"):
+            load_dataset(name, tmp_path, download=True)
 
 
 @pytest.fixture
@@ -296,15 +293,6 @@ def test_parts_of_their_own_and_masks_are_heeded(tmp_path: Path) -> None:
     assert (known[3] == -1).all()
     written = noise(ROWS, COLUMNS, seed=1)
     assert np.array_equal(known[4:], np.where(written == 0, -1, written.astype(np.float32))[4:])
-
-
-def test_missing_files_are_told_with_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"kitti2015stereo is not, or not whole, in {tmp_path} .*: unpack its files there by hand"):
-        load_dataset("kitti2015stereo", tmp_path)
-    with pytest.raises(UserError, match=r"run manta-search data middlebury2014stereo --root .* --download"):
-        load_dataset("middlebury2014stereo", tmp_path)
-    with pytest.raises(UserError, match="cannot be downloaded by torchvision"):
-        load_dataset("kitti2015stereo", tmp_path, download=True)
 
 
 def test_a_missing_partner_is_told(kitti: Path) -> None:

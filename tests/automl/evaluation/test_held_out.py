@@ -86,8 +86,7 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     assert 0 <= report["random"][0] <= 1
 
 
-def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Classifier, digits: ImageDataset) -> None:
-    few = ImageDataset("few", 16, 10, digits.train_images[:64], digits.train_labels[:64], digits.held_out_images, digits.held_out_labels)
+def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Classifier, few: ImageDataset) -> None:
     reports = [quality_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=2, seed=5) for _ in range(2)]
     assert reports[0] == reports[1]
 

@@ -3,26 +3,27 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.models.gradients import of_length_one
-from manta_swarm.automl.models.layers import ElasticBatchNorm, ElasticLayer
+from manta_swarm.automl.models.layers import ElasticBatchNorm
 from manta_swarm.automl.models.stereo import FineMatch, PlainStereo, Stereo, correlate_groups, warped_likeness
 from manta_swarm.automl.spaces.shapes import (
     MatchShape,
     decoder_widths,
     fixed_macs,
     fixed_num_weights,
-    layer_shapes,
     match_shape,
     unit_sides,
 )
 from manta_swarm.automl.spaces.space import STEREO_BASE, STEREO_TINY, Architecture, SearchSpace
 from manta_swarm.automl.training.microbatches import stereo_loss
+from tests.automl.conftest import in_general_position
 from tests.automl.kernels import STEREO_KERNELS
+from tests.automl.models.test_supernet import assert_active_slices_alone_have_gradients, gradient
 
 SPACE = STEREO_TINY
 HEIGHT = SPACE.resolutions[-1]
@@ -36,22 +37,15 @@ CASES = [
 SHAPE = match_shape(STEREO_TINY)
 
 
-def in_general_position(space: SearchSpace) -> Stereo:
-    """Return a stereo supernet with random transforms, scales, shifts and running statistics."""
-    stereo = Stereo(space)
+@pytest.fixture
+def stereo(stereo: Stereo) -> Stereo:
+    """The tiny stereo supernet in general position, its running statistics too."""
     generator = torch.Generator().manual_seed(1)
-    stereo.initialise(generator)
-    stereo.flat_weights_N.add_(torch.empty(stereo.num_weights).normal_(0.0, 0.05, generator=generator))
     for module in stereo.modules():
         if isinstance(module, ElasticBatchNorm):
             module.running_mean.normal_(0.0, 0.1, generator=generator)
             module.running_variance.uniform_(0.5, 2.0, generator=generator)
     return stereo
-
-
-@pytest.fixture
-def stereo() -> Stereo:
-    return in_general_position(SPACE)
 
 
 def pairs(batch: int, seed: int = 2) -> Tensor:
@@ -82,53 +76,12 @@ def test_a_view_shifted_to_the_left_is_matched_at_its_shift_before_any_training(
     assert (match_BHW[:, 2:-2, 2 * SPACE.num_disparities : -2] - shift).abs().median() < 2.0
 
 
-def test_an_extracted_network_has_weights_and_running_statistics_of_its_own(stereo: Stereo) -> None:
-    x_B6HW = pairs(1)
-    plain = stereo.extract(SPACE.smallest())
-    assert not any(module.training for module in plain.modules())
-    with torch.no_grad():
-        before = plain(x_B6HW)
-        stereo.flat_weights_N.zero_()
-        recalibrate(stereo, SPACE.smallest(), [pairs(2)])
-        assert torch.equal(plain(x_B6HW), before)
-    again = PlainStereo(SPACE, SPACE.smallest()).eval()
-    again.load_state_dict(plain.state_dict())
-    assert torch.equal(again(x_B6HW), before)
-
-
-def test_the_largest_network_has_all_weights_but_the_kernel_transforms(stereo: Stereo) -> None:
-    transforms = sum(parameter.numel() for name, parameter in stereo.named_parameters() if "transforms" in name)
-    plain = stereo.extract(SPACE.largest())
-    assert sum(parameter.numel() for parameter in plain.parameters()) == stereo.num_weights - transforms
-
-
 @pytest.mark.parametrize(("space", "architecture"), CASES)
 def test_gradients_are_zero_outside_the_active_slices_and_only_there(space: SearchSpace, architecture: Architecture) -> None:
-    stereo = in_general_position(space)
+    stereo = in_general_position(Stereo(space))
     torch.autograd.backward(stereo_loss(stereo.train()(pairs(2), architecture), torch.full((2, HEIGHT, WIDTH), 9.0)))
     assert all(gradient(parameter).any() for parameter in stereo.fixed.parameters())
-    modules = dict(stereo.named_modules())
-    for shape in layer_shapes(space):
-        layer = modules[f"units.{shape.unit}.{shape.index}"]
-        assert isinstance(layer, ElasticLayer)
-        active = architecture.units[shape.unit]
-        if shape.index >= len(active):
-            assert all(not gradient(parameter).any() for parameter in layer.parameters())
-            continue
-        chosen = active[shape.index]
-        hidden = shape.spatial * chosen.expansion
-        for parameter, dim in ((layer.expand, 0), (layer.project, 1), (layer.expand_norm.weight, 0), (layer.expand_norm.bias, 0)):
-            inside, outside = gradient(parameter).split([hidden, parameter.shape[dim] - hidden], dim)
-            assert inside.any()
-            assert not outside.any()
-        assert gradient(layer.spatial.weight).any()
-        used = [bool(gradient(transform).any()) for transform in layer.spatial.transforms]
-        assert used == [chosen.kernel <= kernel for kernel in layer.spatial.kernels[1:]]
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
+    assert_active_slices_alone_have_gradients(stereo, architecture)
 
 
 def test_both_views_share_the_weights_and_the_statistics_of_the_first_units(stereo: Stereo) -> None:
@@ -199,27 +152,6 @@ def test_tiny_has_about_half_a_million_weights_and_base_about_thirteen_million(s
     with torch.device("meta"):
         base = PlainStereo(STEREO_BASE, STEREO_BASE.largest())
     assert 12_500_000 < sum(parameter.numel() for parameter in base.parameters()) < 13_500_000
-
-
-def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone() -> None:
-    before = torch.random.get_rng_state()
-    vectors = []
-    for seed in (1, 1, 2):
-        stereo = Stereo(SPACE)
-        stereo.initialise(torch.Generator().manual_seed(seed))
-        vectors.append(stereo.flat_weights_N)
-    assert torch.equal(vectors[0], vectors[1])
-    assert not torch.equal(vectors[0], vectors[2])
-    assert torch.isfinite(vectors[0]).all()
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_network_is_exported_with_a_free_batch_size(stereo: Stereo) -> None:
-    plain: nn.Module = stereo.extract(SPACE.smallest())
-    exported = torch.export.export(plain, (pairs(2),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},)).module()
-    with torch.no_grad():
-        for batch in (1, 3):
-            torch.testing.assert_close(exported(pairs(batch)), plain(pairs(batch)))
 
 
 def views(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:

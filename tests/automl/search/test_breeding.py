@@ -1,14 +1,12 @@
 import random
-from dataclasses import replace
 
 import pytest
 
 from manta_swarm.automl.search.evolution import crossed, mutated
 from manta_swarm.automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
-from manta_swarm.automl.spaces.units import units_alike
 from tests.automl.narrow import NARROW, SMALL_NARROW
+from tests.automl.search.synthetic import SMALL
 
-SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
 SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW]
 
 

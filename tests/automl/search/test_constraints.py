@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.automl.search.constraints import Constraint, Cost, Latency, Region, cheapest
-from manta_swarm.automl.spaces.space import TINY, Architecture
+from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.protocol.errors import UserError
 from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import SMALL, latency_of, macs_of, weights_of
@@ -29,14 +29,10 @@ def feasible(constraints: list[Constraint]) -> list[Architecture]:
     return [each for each in WHOLE if all(constraint.cost.of(each) <= constraint.limit for constraint in constraints)]
 
 
-@pytest.mark.parametrize("cost", [MACS, WEIGHTS, *map(latency_of, range(20))])
-def test_the_cheapest_architecture_is_what_brute_force_finds(cost: Cost) -> None:
-    assert cost.of(cheapest(SMALL, cost)) == pytest.approx(min(map(cost.of, WHOLE)), rel=1e-12)
-
-
-@pytest.mark.parametrize("cost", [macs_of(SMALL_NARROW), weights_of(SMALL_NARROW), *map(latency_of, range(20))])
-def test_the_cheapest_architecture_of_several_widths_is_what_brute_force_finds(cost: Cost) -> None:
-    assert cost.of(cheapest(SMALL_NARROW, cost)) == pytest.approx(min(map(cost.of, SMALL_NARROW)), rel=1e-12)
+@pytest.mark.parametrize("space", [SMALL, SMALL_NARROW], ids=["one width", "several"])
+def test_the_cheapest_architecture_is_what_brute_force_finds(space: SearchSpace) -> None:
+    for cost in (macs_of(space), weights_of(space), *map(latency_of, range(20))):
+        assert cost.of(cheapest(space, cost)) == pytest.approx(min(map(cost.of, space)), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -166,8 +166,8 @@ def test_a_journal_of_version_1_is_read_but_what_it_lacks_is_measured_again(tmp_
 @pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_LINE_BYTES"])
 def test_a_full_journal_is_one_that_can_be_read_and_the_search_goes_on(path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size, many = path.stat().st_size, Measured({"accuracy": 0.5}, array("i", [100, 900, 0, 3000]), array("i", range(4)))
-    for module in ("manta_swarm.automl.search.journal", "manta_swarm.automl.search.journal"):
-        monkeypatch.setattr(f"{module}.{limit}", size if limit == "MAX_BYTES" else max(map(len, path.read_bytes().splitlines())) + 1)
+    bound = size if limit == "MAX_BYTES" else max(map(len, path.read_bytes().splitlines())) + 1
+    monkeypatch.setattr(f"manta_swarm.automl.search.journal.{limit}", bound)
     with FileJournal(path, TINY, SETTINGS) as journal:
         journal.add("test", OTHER, many)
         assert journal.measured("test", OTHER) == many

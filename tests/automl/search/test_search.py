@@ -2,6 +2,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -30,6 +31,13 @@ def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal
     return search(REGION, [MACS], evaluator, strategy, journal or Journal(), Silent())
 
 
+@cache
+def undisturbed(strategy: Strategy) -> tuple[Found, list[tuple[str, Architecture]]]:
+    """Return what a search finds, and what it asks for."""
+    evaluator = SyntheticEvaluator()
+    return searched(evaluator, strategy), evaluator.asked
+
+
 def test_the_front_of_a_space_within_the_budget_equals_brute_force() -> None:
     cost = macs_of(SMALL)
     everything = [Point(each, (cost.of(each),), score_of(each)) for each in SMALL]
@@ -43,9 +51,8 @@ def test_the_front_of_a_space_within_the_budget_equals_brute_force() -> None:
 
 @pytest.mark.parametrize("strategy", [DIRECT, PREDICTED], ids=["direct", "predicted"])
 def test_no_result_violates_a_constraint_and_everything_measured_counts(strategy: Strategy) -> None:
-    evaluator = SyntheticEvaluator()
-    found = searched(evaluator, strategy)
-    asked = [architecture for part, architecture in evaluator.asked if part == "search"]
+    found, everything = undisturbed(strategy)
+    asked = [architecture for part, architecture in everything if part == "search"]
     assert all(MACS.of(architecture) <= 1.2e6 for architecture in asked)
     assert [point.architecture for point in found.points] == asked
     assert found.best.search.quality["accuracy"] == max(map(score_of, asked))
@@ -53,9 +60,8 @@ def test_no_result_violates_a_constraint_and_everything_measured_counts(strategy
 
 
 def test_the_front_the_smallest_and_random_ones_are_measured_on_the_test_half() -> None:
-    evaluator = SyntheticEvaluator()
-    found = searched(evaluator, DIRECT)
-    tested = [architecture for part, architecture in evaluator.asked if part == "test"]
+    found, asked = undisturbed(DIRECT)
+    tested = [architecture for part, architecture in asked if part == "test"]
     assert tested[: len(found.front)] == [each.architecture for each in found.front]
     assert TINY.smallest() in tested
     assert (
@@ -69,24 +75,23 @@ def test_the_front_the_smallest_and_random_ones_are_measured_on_the_test_half() 
 
 @pytest.mark.parametrize(("strategy", "failing"), [(DIRECT, 0), (DIRECT, 1), (DIRECT, 17), (DIRECT, 30), (PREDICTED, 17), (PREDICTED, 43)])
 def test_a_search_that_was_broken_off_goes_on_to_the_same_result(strategy: Strategy, failing: int) -> None:
-    undisturbed = SyntheticEvaluator()
-    expected = searched(undisturbed, strategy)
+    expected, asked = undisturbed(strategy)
     journal, first, second = Journal(), SyntheticEvaluator(failing), SyntheticEvaluator()
     with pytest.raises(KeyboardInterrupt):
         searched(first, strategy, journal)
     assert searched(second, strategy, journal) == expected
-    assert first.asked + second.asked == undisturbed.asked
+    assert first.asked + second.asked == asked
 
 
 def test_a_finished_search_measures_nothing_when_repeated() -> None:
     journal, again = Journal(), SyntheticEvaluator()
-    expected = searched(SyntheticEvaluator(), PREDICTED, journal)
-    assert searched(again, PREDICTED, journal) == expected
+    expected, _ = undisturbed(PREDICTED)
+    assert searched(SyntheticEvaluator(), PREDICTED, journal) == searched(again, PREDICTED, journal) == expected
     assert again.asked == []
 
 
 def test_a_predictor_finds_better_ones_than_those_it_was_fitted_to() -> None:
-    found = searched(SyntheticEvaluator(), PREDICTED)
+    found, _ = undisturbed(PREDICTED)
     assert found.fit is not None
     assert found.fit.rank_correlation > 0.5
     fitted, verified = found.points[:40], found.points[40:]

@@ -1,11 +1,14 @@
-"""Recorders for tests."""
+"""Recorders for tests, and what was trained."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest.mock import patch
 
 from torch import Tensor
 
 from manta_swarm.automl.devices import Recorded, Recorder, Work
+from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
+from manta_swarm.automl.training.trainer import Trainer
 
 
 @dataclass
@@ -35,3 +38,17 @@ class Counted:
             made.replay()
 
         return Replay(made.made, replay)
+
+
+def microbatches_of(training: Trainer, rounds: int) -> list[Microbatch]:
+    """Train for some rounds, and return the microbatches that were computed."""
+    microbatches, train = [], Worker.train
+
+    def seen(worker: Worker, microbatch: Microbatch) -> MicrobatchResult:
+        microbatches.append(microbatch)
+        return train(worker, microbatch)
+
+    with patch.object(Worker, "train", seen):
+        for _ in range(rounds):
+            training.step()
+    return microbatches

@@ -37,30 +37,19 @@ every_run = pytest.mark.parametrize("manifest", RUNS, ids=lambda run: f"{run.alg
 
 
 @every_run
-def test_the_costs_are_the_prices_of_the_architectures_that_the_plan_trains_in_its_order(manifest: Manifest) -> None:
+def test_costs_roles_and_the_rounds_that_sort_are_the_plans_and_a_round_entry_has_room_for_all(manifest: Manifest) -> None:
     training_spec: TrainingSpec = RunTrainingSpec(manifest)
-    plan, prices = Plan.of(manifest), manifest.cost_table()
+    plan, prices, roles = Plan.of(manifest), manifest.cost_table(), set[int]()
     for round_ in range(1, ROUNDS + 1):
         for cohort in COHORTS:
             asked = plan.architectures(round_, cohort)
             expected = tuple(architecture_cost(one.text, prices) for one in asked)
             assert training_spec.costs(round_, cohort) == expected == tuple(macs(one, plan.space) for one in asked)
             assert len(expected) == (4 if manifest.algorithm == "data-parallel" else 1) <= MAX_ARCHITECTURES
-
-
-@every_run
-def test_roles_are_the_plans_and_a_round_entry_has_room_for_all(manifest: Manifest) -> None:
-    training_spec: TrainingSpec = RunTrainingSpec(manifest)
-    plan = Plan.of(manifest)
-    roles = {(round_, cohort): training_spec.role(round_, cohort) for round_ in range(1, ROUNDS + 1) for cohort in COHORTS}
-    assert roles == {place: plan.role(*place) for place in roles}
-    assert set(roles.values()) == ({0} if manifest.algorithm == "data-parallel" else {0, 1, 2})
-    assert max(roles.values()) < MAX_ROLES
-
-
-@every_run
-def test_the_rounds_that_sort_are_the_plans(manifest: Manifest) -> None:
-    sorts = [round_ for round_ in range(ROUNDS + 1) if RunTrainingSpec(manifest).sorts_after(round_)]
+            roles.add(training_spec.role(round_, cohort))
+            assert training_spec.role(round_, cohort) == plan.role(round_, cohort) < MAX_ROLES
+    assert roles == ({0} if manifest.algorithm == "data-parallel" else {0, 1, 2})
+    sorts = [round_ for round_ in range(ROUNDS + 1) if training_spec.sorts_after(round_)]
     assert sorts == ([28] if manifest.schedule == "shrinking" else [])  # 70 % of 40: the depths are done
 
 

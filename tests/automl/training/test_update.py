@@ -1,9 +1,9 @@
+import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from manta_swarm.automl.models.classifier import Classifier
+from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import (
     State,
@@ -105,38 +107,6 @@ def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(opt
         vector.fill_(7.0)
     assert state_digest(state) == before
     assert torch.equal(mean, mean_before)
-
-
-@cache
-def found_with(capability: str) -> list[tuple[str, list[str]]]:
-    """Return the digest of one update, and the steps around the largest number, as another process finds them with 1 and 2 threads.
-
-    It uses this instruction set alone; where the machine has none such, the test is skipped.
-    """
-    program = """
-import torch
-from manta_swarm.automl.training.update import known_digest
-from tests.automl.training.test_update import steps_around_the_largest_number
-print(torch.backends.cpu.get_cpu_capability())
-for threads in (1, 2):
-    torch.set_num_threads(threads)
-    print(known_digest(), *steps_around_the_largest_number())
-"""
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-    command = [sys.executable, "-c", program]
-    root = Path(__file__).parents[3]
-    output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
-    used, *lines = output.splitlines()
-    if used.lower() != capability:
-        pytest.skip(f"this machine has no {capability}")
-    return [(digest, steps) for digest, *steps in map(str.split, lines)]
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
-def test_one_update_has_the_same_digest_on_every_instruction_set(capability: str) -> None:
-    digests = [digest for digest, _ in found_with(capability)]
-    self_test()
-    assert digests == [known_digest()] * 2
 
 
 def f32(value: "np.ndarray | float") -> "np.ndarray":
@@ -242,12 +212,33 @@ def steps_around_the_largest_number() -> list[str]:
     return found
 
 
+def sorted_digest() -> str:
+    """Return the digest of channels that were sorted."""
+    vector_N = _known_vector(3).repeat(4)[: Classifier(TINY).num_weights]
+    return hashlib.sha256(sort_channels(vector_N, (), "classifier-tiny")[0].numpy().tobytes()).hexdigest()
+
+
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
-def test_every_instruction_set_takes_the_same_steps_around_the_largest_number(capability: str) -> None:
-    found = [steps for _, steps in found_with(capability)]
-    here = steps_around_the_largest_number()
-    assert here[::2] == ["True", "False"] * len(PLACES)
-    assert found == [here] * 2
+def test_every_instruction_set_takes_the_same_steps_and_sorts_alike(capability: str) -> None:
+    """Another process that uses this instruction set alone is compared with this one."""
+    program = """
+import torch
+from tests.automl.training.test_update import known_digest, sorted_digest, steps_around_the_largest_number
+print(torch.backends.cpu.get_cpu_capability())
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    print(known_digest(), sorted_digest(), *steps_around_the_largest_number())
+"""
+    environment, root = {**os.environ, "ATEN_CPU_CAPABILITY": capability}, Path(__file__).parents[3]
+    command = [sys.executable, "-c", program]
+    output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
+    used, *lines = output.splitlines()
+    if used.lower() != capability:
+        pytest.skip(f"this machine has no {capability}")
+    self_test()
+    steps = steps_around_the_largest_number()
+    assert steps[::2] == ["True", "False"] * len(PLACES)
+    assert [line.split() for line in lines] == [[known_digest(), sorted_digest(), *steps]] * 2
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
@@ -317,10 +308,11 @@ def copies(state: State) -> list[bytes]:
     return [bytes(piece) for piece in state_pieces(state)]
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
-@pytest.mark.parametrize("count", [1, 1000, GROUP_VALUES, 2 * GROUP_VALUES + 5])
-def test_a_state_survives_its_pieces_and_its_digest_is_the_root_over_them(optimizer: Optimizer, count: int) -> None:
-    state = next_state(first_state(optimizer, count), means(count)[0], replace(plan_of(optimizer), num_rounds=2**30))
+@pytest.mark.parametrize(("optimizer", "local_steps"), [(ADAMW, 1), (SGD, 1), (ADAMW, 5)], ids=["adamw", "sgd", "local steps"])
+@pytest.mark.parametrize("count", [1, GROUP_VALUES, 2 * GROUP_VALUES + 5])
+def test_a_state_survives_its_pieces_and_its_digest_is_the_root_over_them(optimizer: Optimizer, local_steps: int, count: int) -> None:
+    plan = replace(plan_of(optimizer, local_steps=local_steps), num_rounds=2**30)
+    state = next_state(first_state(optimizer, count, local_steps), means(count)[0], plan)
     whole = [np.asarray(vector.numpy(), dtype="<f4").tobytes() for vector in (state.parameters, *state.moments)]
     groups = [data[start : start + 2**20] for data in whole for start in range(0, len(data), 2**20)]
     pieces = [encode(("manta/state/v3", 1, count, len(whole) - 1, b"")), *groups]
@@ -330,17 +322,9 @@ def test_a_state_survives_its_pieces_and_its_digest_is_the_root_over_them(optimi
     assert (again.round, again.teacher) == (1, b"")
     assert all(torch.equal(a, b) for a, b in zip((state.parameters, *state.moments), (again.parameters, *again.moments), strict=True))
     assert copies(again) == pieces
-    sizes = state_piece_sizes(count, optimizer, 1)
+    sizes = state_piece_sizes(count, optimizer, local_steps)
     assert len(pieces[0]) <= sizes[0]
     assert tuple(len(piece) for piece in pieces[1:]) == sizes[1:]
-
-
-def test_with_local_steps_a_download_has_room_for_the_weights_and_one_moment() -> None:
-    state = next_state(first_state(ADAMW, 1000, local_steps=5), means()[0], plan_of(ADAMW, local_steps=5))
-    pieces = copies(state)
-    sizes = state_piece_sizes(1000, ADAMW, 5)
-    assert (len(pieces), len(sizes)) == (3, 3)
-    assert all(len(piece) <= size for piece, size in zip(pieces, sizes, strict=True))
 
 
 def test_the_longest_header_has_room() -> None:
@@ -386,22 +370,14 @@ def test_hand_made_pieces_are_read_as_the_format_says() -> None:
     "pieces",
     [
         [],
-        [b""],
         [GOOD],
         [GOOD, WEIGHTS],
-        [GOOD, WEIGHTS, b""],
-        [GOOD, WEIGHTS, MOMENT, b""],
         [GOOD, WEIGHTS, MOMENT, MOMENT],
-        [WEIGHTS, MOMENT],
         [WEIGHTS, GOOD, MOMENT],
         [GOOD, WEIGHTS, MOMENT[:-1]],
         [GOOD, WEIGHTS, MOMENT + b"\x00"],
-        [GOOD, WEIGHTS + MOMENT],
         [GOOD, WEIGHTS + MOMENT[:4], MOMENT[4:]],
-        [GOOD, WEIGHTS[:4], WEIGHTS[4:], MOMENT],
-        [GOOD + WEIGHTS, MOMENT],
         [GOOD, WEIGHTS, floats(float("nan"), 0.0)],
-        [GOOD, WEIGHTS, floats(0.0, float("-inf"))],
         [GOOD, floats(float("inf"), 0.0), MOMENT],
         [header("manta/state/v2", 3, 2, 1, b""), WEIGHTS, MOMENT],
         [bytes([len(GOOD)]) + GOOD, WEIGHTS, MOMENT],  # as version 2 began
@@ -410,20 +386,16 @@ def test_hand_made_pieces_are_read_as_the_format_says() -> None:
         [header(V3, b"3", 2, 1, b""), WEIGHTS, MOMENT],
         [header(V3, 3, 1, 1, b""), WEIGHTS[:4], MOMENT[:4]],
         [header(V3, 3, 1, 3, b""), WEIGHTS, MOMENT],
-        [header(V3, 3, 3, 1, b""), floats(1.0, 2.0, 3.0), floats(4.0, 5.0, 6.0)],
         [header(V3, 3, 2, 0, b""), WEIGHTS],
         [header(V3, 3, 2, 3, b""), WEIGHTS, MOMENT, MOMENT, MOMENT],
-        [header(V3, 3, 2, -1, b"")],
         [header(V3, 3, "2", 1, b""), WEIGHTS, MOMENT],
         [header(V3, 3, 2, "1", b""), WEIGHTS, MOMENT],
         [header(V3, 3, 2, 1), WEIGHTS, MOMENT],
-        [header(V3, 3, 2, 1, 0), WEIGHTS, MOMENT],
         [header(V3, 3, 2, 1, ""), WEIGHTS, MOMENT],
         [header(V3, 3, 2, 1, bytes(31)), WEIGHTS, MOMENT],
         [header(V3, 3, 2, 1, bytes(90)), WEIGHTS, MOMENT],
         [header(V3, 3, 2, 1, b"", 0), WEIGHTS, MOMENT],
         [encode(V3), WEIGHTS, MOMENT],
-        [encode(3), WEIGHTS, MOMENT],
         [b"\x98\x05" + GOOD[1:], WEIGHTS, MOMENT],  # the array's length in more bytes than it needs
         [b"\x9f" + GOOD[1:] + b"\xff", WEIGHTS, MOMENT],  # and in none
         [GOOD[:-1], WEIGHTS, MOMENT],
