@@ -119,6 +119,10 @@ class Pair:
     async def both_present(self) -> None:
         await self.until(lambda: all(pool.free() for pool in self.pool.values()))
 
+    async def met_again(self) -> None:
+        """Return once both know of their second meeting."""
+        await self.until(lambda: all(pool._partner.meeting == 2 for pool in self.pool.values()))
+
     async def train(self, view: str, index: int) -> MicrobatchResult:
         """Train a microbatch of one site, as often as it takes."""
         key = LEFT_KEY if view == LEFT else RIGHT_KEY
@@ -265,51 +269,42 @@ class Held(SiteWorker):
 MAY_BEGIN = threading.Event()
 
 
-@pytest.mark.parametrize(("asks", "key"), [(LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)])
-def test_a_microbatch_that_ends_after_the_sites_met_again_does_not_part_them(
+@pytest.mark.parametrize(("asks", "key"), [(LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)], ids=[LEFT, RIGHT])
+async def test_a_microbatch_that_ends_after_the_sites_met_again_does_not_part_them(
     monkeypatch: pytest.MonkeyPatch, asks: str, key: PublicKey
 ) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
     MAY_BEGIN.clear()
-
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            left, right = pair.pool[LEFT], pair.pool[RIGHT]
-            right._worker.__class__ = Held
-            with pytest.raises(WorkerLost):
-                await pair.pool[asks].train(0, microbatch_of(key, 0))
-            await pair.until(lambda: left._partner.meeting == right._partner.meeting == 2)
-            assert right._following
-            MAY_BEGIN.set()
-            await asyncio.gather(*right._following)
-            assert left.present()
-            assert right.present()
-
-    run(scenario())
+    async with pair_of() as pair:
+        await pair.both_present()
+        right = pair.pool[RIGHT]
+        right._worker.__class__ = Held
+        with pytest.raises(WorkerLost):
+            await pair.pool[asks].train(0, microbatch_of(key, 0))
+        await pair.met_again()
+        assert right._following
+        MAY_BEGIN.set()
+        await asyncio.gather(*right._following)
+        assert all(pool.present() for pool in pair.pool.values())
 
 
-def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again() -> None:
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            left, right = pair.pool[LEFT], pair.pool[RIGHT]
+async def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again() -> None:
+    async with pair_of() as pair:
+        await pair.both_present()
+        left, right = pair.pool[LEFT], pair.pool[RIGHT]
 
-            async def late(caller: PublicKey, request: bytes) -> bytes:
-                try:
-                    return await left._on_lead(caller, request)
-                except RemoteFault:
-                    await pair.until(lambda: left._partner.meeting == right._partner.meeting == 2)
-                    raise
+        async def late(caller: PublicKey, request: bytes) -> bytes:
+            try:
+                return await left._on_lead(caller, request)
+            except RemoteFault:
+                await pair.met_again()
+                raise
 
-            await pair.near[LEFT].serve_cohort_peers(LEAD, late)
-            pair.near[RIGHT].spoil = lambda method, answer: answer[:-1] if method == EXCHANGE and right._partner.meeting == 1 else answer
-            with pytest.raises(WorkerLost):
-                await right.train(0, microbatch_of(RIGHT_KEY, 0))
-            assert left.present()
-            assert right.present()
-
-    run(scenario())
+        await pair.near[LEFT].serve_cohort_peers(LEAD, late)
+        pair.near[RIGHT].spoil = lambda method, answer: answer[:-1] if method == EXCHANGE and right._partner.meeting == 1 else answer
+        with pytest.raises(WorkerLost):
+            await right.train(0, microbatch_of(RIGHT_KEY, 0))
+        assert all(pool.present() for pool in pair.pool.values())
 
 
 def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
