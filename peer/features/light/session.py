@@ -28,7 +28,7 @@ from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.runtime.console import PrintingConsole
 from manta_swarm.runtime.disk import only_process
-from manta_swarm.runtime.signals import hearing
+from manta_swarm.runtime.signals import Signals, hearing
 
 
 class LimitedLight:
@@ -94,9 +94,10 @@ async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sens
         if account:
             live_status.say(f"its credit adds up to account {account}")
         limited = LimitedLight(work_gate, live_status, traffic)
-        async with Control(store.directory, limiter), shown_live(console, limiter):
-            await limiter.attach(limited)
-            await _until_it_ends(contributor, limited, limiter)
+        with hearing(signal.SIGINT, signal.SIGTERM) as signals:  # before the thread says a line: whoever reads it may press Ctrl-C
+            async with Control(store.directory, limiter), shown_live(console, limiter):
+                await limiter.attach(limited)
+                await _until_it_ends(contributor, limited, limiter, signals)
         status = live_status.status
         if not status.finished:
             live_status.say(f"left the run taken={status.taken} samples={status.samples_counted}")
@@ -104,7 +105,7 @@ async def contribute(config: PeerConfig, console: PrintingConsole, sensors: Sens
     return status.finished
 
 
-async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limiter: Limiter) -> None:
+async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limiter: Limiter, signals: Signals) -> None:
     """Let it work until the run is finished, or the person has left."""
     events = asyncio.get_running_loop()
     life = _in_thread(contributor.run)
@@ -114,7 +115,7 @@ async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limite
             events.call_soon_threadsafe(limited.left.set)
 
     life.add_done_callback(ended)
-    listening = asyncio.create_task(_leave_when_told(limited))
+    listening = asyncio.create_task(_leave_when_told(limited, signals))
     watching, leaving = asyncio.create_task(limiter.watch()), asyncio.create_task(limited.left.wait())
     try:
         await asyncio.wait((watching, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -128,13 +129,12 @@ async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limite
         await asyncio.gather(watching, leaving, listening, return_exceptions=True)
 
 
-async def _leave_when_told(limited: LimitedLight) -> None:
-    with hearing(signal.SIGINT, signal.SIGTERM) as signals:
+async def _leave_when_told(limited: LimitedLight, signals: Signals) -> None:
+    await signals.next()
+    limited.leave(at_once=False)
+    while True:
         await signals.next()
-        limited.leave(at_once=False)
-        while True:
-            await signals.next()
-            limited.leave(at_once=True)
+        limited.leave(at_once=True)
 
 
 def _in_thread(work: Callable[[], None]) -> "Future[None]":

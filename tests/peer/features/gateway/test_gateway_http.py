@@ -3,11 +3,14 @@
 import asyncio
 import datetime
 import ipaddress
+import os
+import signal
 import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from manta_swarm.network.traffic import PIECE_BYTES, Traffic
 from manta_swarm.peer.config import GatewayUrl, PeerConfig, check_join
 from manta_swarm.peer.features.gateway import http
 from manta_swarm.peer.features.gateway.http import serving
-from manta_swarm.peer.features.light import light
+from manta_swarm.peer.features.light import light, session
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.session import contribute
 from manta_swarm.peer.features.light.work_gate import BlockingTraffic, WorkGate
@@ -331,6 +334,26 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
 
     play(story)
     assert "run finished taken=2 samples=" in "".join(seen())
+
+
+def test_ctrl_c_at_a_contributors_first_line_lets_it_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_said = threading.Event()
+
+    class Impatient(PrintingConsole):
+        def say(self, text: str) -> None:
+            if text.startswith("waiting for a gateway"):
+                os.kill(os.getpid(), signal.SIGINT)
+                is_said.set()
+
+    def in_thread(work: Callable[[], None]) -> "Future[None]":
+        future = started(work)
+        assert is_said.wait(60)  # the event loop takes no turn before
+        return future
+
+    started = session._in_thread
+    monkeypatch.setattr(session, "_in_thread", in_thread)
+    config = PeerConfig(dir=tmp_path, light=True, gateway=("http://127.0.0.1:1/",))
+    assert not asyncio.run(contribute(config, Impatient()))
 
 
 def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
