@@ -29,8 +29,13 @@ from manta_swarm.runtime.child import python, tethered
 from manta_swarm.runtime.tether import ask_for_end_with_parent
 
 _TESTS = ("tests.network.cheats", "tests.network.asked_member", "tests.network.searching")
-MODULES = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", *_TESTS)
-_LOADED = (*MODULES, "manta_swarm.aggregator.operator", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
+_STRANGE = (
+    "tests.faults.strange_log",
+    "tests.faults.strange_peer",
+)  # loaded by each fork itself: they replace functions as they are loaded
+_PROGRAMS = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", *_TESTS)
+MODULES = (*_PROGRAMS, *_STRANGE)
+_LOADED = (*_PROGRAMS, "manta_swarm.aggregator.operator", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
 _MAX_BYTES = 1 << 18
 _POLL_S = 0.02
 _ROOT = Path(__file__).resolve().parents[1]
@@ -178,8 +183,8 @@ def commands() -> dict[int, list[str]]:
 
 def _program(arguments: Sequence[str]) -> Callable[[], None]:
     """Return what ``python -P -m ARGUMENTS`` does."""
-    main: Any = importlib.import_module(arguments[0]).main
     sys.argv = [arguments[0], *arguments[1:]]
+    main: Any = importlib.import_module(arguments[0]).main
     return main  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signing import Identity
-from tests.network.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
+from tests.network.processes import LISTEN, ROOT, Programs, Status, are_gone, small_run, wait_for
 
 HERE = Path(__file__).parent
 ENDLESS = 1000  # rounds: nobody waits for the last one
@@ -63,8 +63,7 @@ class Scene(Programs):
         """Start a peer that is strange (see ``strange_peer.py``); it may end as it likes."""
         aggregator = self.status("aggregator")
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
-        self.start_command(name, str(HERE / "strange_peer.py"), what, "join", *where, *self._own(name, cohort))
-        self.expect_end(name)
+        self._start_strange(name, "strange_peer", what, "join", *where, *self._own(name, cohort))
 
     def give_identity(self, name: str, identity: Identity) -> None:
         """Let a peer that was never started have this key."""
@@ -83,8 +82,14 @@ class Scene(Programs):
         directory = self.directory / "aggregator"
         (directory / "status.json").unlink(missing_ok=True)
         where = ("--dir", str(directory), "--listen", LISTEN, "--no-monitor")
-        self.start_command("aggregator", str(HERE / "strange_log.py"), what, "start", str(self.directory / "run.toml"), *where)
-        self.expect_end("aggregator")
+        self._start_strange("aggregator", "strange_log", what, "start", str(self.directory / "run.toml"), *where)
+
+    def _start_strange(self, name: str, module: str, what: str, *arguments: str) -> None:
+        if what == "tomorrow":  # its clock is another one from its first moment on: it is not forked
+            self.start_command(name, str(HERE / f"{module}.py"), what, *arguments)
+        else:
+            self.start_command(name, "-P", "-m", f"tests.faults.{module}", what, *arguments, environment={"PYTHONPATH": ROOT})
+        self.expect_end(name)
 
     def _own(self, name: str, cohort: str | None = None) -> tuple[str, ...]:
         alone = () if cohort is not None else ("--alone",)

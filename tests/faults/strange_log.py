@@ -117,4 +117,5 @@ Log.commit = commit  # type: ignore[method-assign]
 Log._sign = sign  # type: ignore[method-assign]
 if WHAT == "dies-open":
     dies_open()
-main()
+if __name__ == "__main__":
+    main()

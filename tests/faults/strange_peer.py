@@ -341,4 +341,5 @@ if WHAT != "tomorrow":
         "alone": alone,
         "late": late,
     }[WHAT]()
-main()
+if __name__ == "__main__":
+    main()

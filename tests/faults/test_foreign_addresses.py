@@ -9,7 +9,11 @@ from tests.faults.scene import Scene, quick_run
 from tests.faults.strangers import Target
 from tests.faults.strangers.foreign_addresses import OTHER_HOST, Victims, stranger
 
-pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]  # hivemind's
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),
+]  # hivemind's
 
 PROGRAMS = 2  # an aggregator and a peer
 PLACES = 4  # of one node that each of them dials at most

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.scene import Scene, quick_run
 from tests.network.processes import wait_for
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.faults]
 
 HONEST = ("one", "two")
 ROUNDS, DEADLINE_S = 25, 120  # where idle streams keep their places it is fewer than ten in that time

@@ -79,6 +79,7 @@ class Abroad(Scene):
             print(f"{name}: {self.hosts[name].kind}: {self.status(name)['reach']}")
 
 
+@pytest.mark.faults
 def test_a_public_and_a_translated_peer_train_and_know_who_can_be_called(tmp_path: Path, internet: Internet) -> None:
     with Abroad(tmp_path, quick_run(), internet) as scene:
         scene.start_aggregator()
@@ -129,6 +130,7 @@ def test_any_two_train_with_the_aggregator_alone(one: str, other: str, tmp_path:
         scene.assert_all_agree("one", "other")
 
 
+@pytest.mark.faults
 def test_cohort_peers_behind_one_router_meet_by_their_local_addresses(tmp_path: Path, internet: Internet) -> None:
     with Abroad(tmp_path, cohort_run(), internet) as scene:
         scene.start_aggregator()
@@ -146,6 +148,7 @@ def test_cohort_peers_behind_one_router_meet_by_their_local_addresses(tmp_path: 
         scene.assert_all_agree("one", "two", "far")
 
 
+@pytest.mark.faults
 def test_a_peer_starts_again_while_the_aggregator_is_away_and_goes_on_when_it_is_back(tmp_path: Path, internet: Internet) -> None:
     with Abroad(tmp_path, quick_run(), internet) as scene:
         scene.start_aggregator()
