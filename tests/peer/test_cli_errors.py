@@ -1,6 +1,7 @@
 """What a volunteer sees when something is wrong: one line that says what to do, and nothing is left behind.
 
-Mistakes that need no network to be seen are made in this process: ``tests/test_start.py`` starts every command for real.
+Mistakes that need no network to be seen are made in this process, and most of the others in a fork: ``tests/test_start.py`` starts every
+command for real.
 """
 
 import asyncio
@@ -32,11 +33,18 @@ from manta_swarm.runtime.disk import load_identity, only_process
 from manta_swarm.runtime.local_runs import LocalRun, listed
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
 from tests.network.processes import LISTEN, wait_for
+from tests.peer.forked_home import ForkedHome
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # hivemind's way to find its daemon
 
 OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(STRANGER.public_key)}"  # a good address where nobody listens
+
+
+@pytest.fixture
+def forks(home: Home) -> ForkedHome:
+    """The same home, for commands whose start is shown elsewhere."""
+    return ForkedHome(home.directory, home.temporary)
 
 
 @pytest.fixture
@@ -229,37 +237,37 @@ def test_an_identity_that_is_garbage(directory: Path) -> None:
 
 
 @pytest.mark.swarm
-def test_an_unreachable_address_is_tried_until_somebody_answers(home: Home, directory: Path) -> None:
-    assert_waits(home, directory, NOBODY, NOBODY, "no answer", "check the address")
+def test_an_unreachable_address_is_tried_until_somebody_answers(forks: ForkedHome, directory: Path) -> None:
+    assert_waits(forks, directory, NOBODY, NOBODY, "no answer", "check the address")
 
 
 @pytest.mark.swarm
-def test_an_address_where_something_listens_that_does_not_answer(home: Home, directory: Path) -> None:
+def test_an_address_where_something_listens_that_does_not_answer(forks: ForkedHome, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
-        assert_waits(home, directory, address, address, "no answer", "check the address")
+        assert_waits(forks, directory, address, address, "no answer", "check the address")
 
 
 @pytest.mark.swarm
-def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
+def test_an_address_with_another_nodes_key(forks: ForkedHome, directory: Path) -> None:
     async def served() -> None:
-        async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
+        async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
             wrong = address.replace(peer_name(OPERATOR.public_key), peer_name(STRANGER.public_key))
-            await asyncio.to_thread(assert_waits, home, directory, wrong, wrong, "no answer", "check the address")
+            await asyncio.to_thread(assert_waits, forks, directory, wrong, wrong, "no answer", "check the address")
 
     asyncio.run(served())
 
 
 @pytest.mark.swarm
-def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None:
+def test_another_run_than_the_one_asked_for(forks: ForkedHome, directory: Path) -> None:
     signed = SignedManifest.sign(manifest(), OPERATOR)
     directory.mkdir()
     (directory / "last.json").write_text("of an earlier life")
 
     async def served() -> Ended:
-        async with serving(home, signed) as address:
+        async with serving(forks, signed) as address:
             where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
-            return await asyncio.to_thread(home.run, "manta_swarm.peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
+            return await asyncio.to_thread(forks.run, "manta_swarm.peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
 
     assert_refused(asyncio.run(served()), signed.run.hex(), "1" * 64, "--run")
     assert (directory / "last.json").read_text() == "of an earlier life"
@@ -316,13 +324,13 @@ def test_why_this_computer_cannot_train_a_run_is_said_in_a_line(changes: dict[st
 
 
 @pytest.mark.swarm
-def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path) -> None:
+def test_an_address_of_a_node_that_is_no_aggregator(forks: ForkedHome, directory: Path) -> None:
     async def served() -> None:
-        path = home.directory / "operator.key"
+        path = forks.directory / "operator.key"
         node = await Node.start(load_identity(path), path, listen=[LISTEN])
         try:
             address = (await node.addresses())[0]
-            await asyncio.to_thread(assert_waits, home, directory, address, "no manifest could be fetched", "ask the operator")
+            await asyncio.to_thread(assert_waits, forks, directory, address, "no manifest could be fetched", "ask the operator")
         finally:
             await node.close()
 
@@ -342,34 +350,34 @@ def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: st
 
 
 @pytest.mark.swarm
-def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
-    process = home.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
+def test_ctrl_c_while_its_daemon_starts(forks: ForkedHome, directory: Path) -> None:
+    process = forks.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
     wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
-    assert_ended_by_hand(home.interrupted(process), (130,))
+    assert_ended_by_hand(forks.interrupted(process), (130,))
 
 
 @pytest.mark.swarm
-def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
+def test_ctrl_c_while_it_connects(forks: ForkedHome, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
-        process = home.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+        process = forks.start("manta_swarm.peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
         assert select.select([server], [], [], 240.0)[0], "it never connected"
-        assert_ended_by_hand(home.interrupted(process), (130,))
+        assert_ended_by_hand(forks.interrupted(process), (130,))
 
 
 @pytest.mark.swarm
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses: int) -> None:
+def test_ctrl_c_while_it_waits_for_the_log(forks: ForkedHome, directory: Path, presses: int) -> None:
     async def served() -> Ended:
-        async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
-            process = home.start(
+        async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
+            process = forks.start(
                 "manta_swarm.peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address
             )
             await asyncio.to_thread(wait_for_line, process, "waiting for the run's log")
             if presses == 2:
                 process.send_signal(signal.SIGINT)
                 await asyncio.to_thread(wait_for_line, process, "press Ctrl-C again")
-            return await asyncio.to_thread(home.interrupted, process)
+            return await asyncio.to_thread(forks.interrupted, process)
 
     ended = asyncio.run(served())
     if presses == 1:

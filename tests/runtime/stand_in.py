@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from manta_swarm.protocol.errors import OwnFault, UserError
+from manta_swarm.runtime.child import Program, python, with_threads
 from manta_swarm.runtime.line import Beat, Messages, Parent, be_child
 
 
@@ -25,6 +26,12 @@ class Answer:
 
 
 MESSAGES = Messages((Ask,), (Answer,), max_to_child=1 << 24, max_to_parent=1000)
+
+
+def answering(how: str = "answers") -> Program:
+    """Return the stand-in that is talked to."""
+    os.environ["OF_THE_PARENT"] = "1"
+    return Program("child", python("-m", "tests.runtime.stand_in", how), None, with_threads(3), MESSAGES)
 
 
 def work(parent: Parent) -> None:

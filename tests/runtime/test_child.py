@@ -15,11 +15,11 @@ import pytest
 
 import manta_swarm.runtime.child
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.child import AT_ONCE, TOLD, Child, ChildLost, Program, Restart, keep, python, stop, with_threads
+from manta_swarm.runtime.child import AT_ONCE, TOLD, Child, ChildLost, Program, Restart, keep, python, stop
 from manta_swarm.runtime.line import Beat
 from tests.memory_log import until
 from tests.network.processes import are_gone, wait_for
-from tests.runtime.stand_in import MESSAGES, Answer, Ask
+from tests.runtime.stand_in import Answer, Ask, answering
 
 pytestmark = pytest.mark.swarm
 
@@ -47,10 +47,11 @@ signal.pause()
 """
 _TALKING_PARENT = """
 import asyncio
-from tests.runtime.test_child import TIMEOUT_S, Answer, Ask, Child, answering
+from manta_swarm.runtime.child import Child
+from tests.runtime.stand_in import Answer, Ask, answering
 async def play():
     child = Child.start(answering())
-    await child.hear(Answer, TIMEOUT_S)
+    await child.hear(Answer, 120.0)
     await child.say(Ask("compute"))
     print(child.pid, flush=True)
     await asyncio.Event().wait()
@@ -65,12 +66,6 @@ os.register_at_fork(before=lambda: print("Python forks", flush=True))
 child = Child.start(Program("child", python("-c", "pass"), Path(sys.argv[1])))
 sys.exit(child.process.wait(60))
 """
-
-
-def answering(how: str = "answers") -> Program:
-    """Return the stand-in that is talked to."""
-    os.environ["OF_THE_PARENT"] = "1"
-    return Program("child", python("-m", "tests.runtime.stand_in", how), None, with_threads(3), MESSAGES)
 
 
 def logging(tmp_path: Path, how: str) -> Program:

@@ -259,37 +259,31 @@ def side(number: int) -> AllReduce:
         (2, 1, 320, 16),  # a sum of somebody else's part
     ],
 )
-def test_a_chunk_that_may_not_come_is_refused(sender: int, turn: int, first: int, count: int) -> None:
-    async def story() -> None:
-        member = side(1)
-        keys = tuple(peer.public_key for peer in PEERS[:3])
-        following = asyncio.create_task(member.follow(Plan(base_of(0).commit, 0, 0, 60_000, keys, (*keys, PEERS[3].public_key))))
-        await asyncio.sleep(0)
-        assert owned(1000, keys, keys[1]) == slice(320, 640)
-        assert member.buffer(keys[2], 0, 336, 64) is not None
-        with pytest.raises(EncodingError):
-            member.buffer(PEERS[sender].public_key, turn, first, 4 * count)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        member.close()
-        assert member.buffer(keys[2], 0, 320, 64) is None  # what is over is dropped
-
-    asyncio.run(story())
+async def test_a_chunk_that_may_not_come_is_refused(sender: int, turn: int, first: int, count: int) -> None:
+    member = side(1)
+    keys = tuple(peer.public_key for peer in PEERS[:3])
+    following = asyncio.create_task(member.follow(Plan(base_of(0).commit, 0, 0, 60_000, keys, (*keys, PEERS[3].public_key))))
+    await asyncio.sleep(0)
+    assert owned(1000, keys, keys[1]) == slice(320, 640)
+    assert member.buffer(keys[2], 0, 336, 64) is not None
+    with pytest.raises(EncodingError):
+        member.buffer(PEERS[sender].public_key, turn, first, 4 * count)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    member.close()
+    assert member.buffer(keys[2], 0, 320, 64) is None  # what is over is dropped
 
 
-def test_a_plan_is_followed_once_and_by_its_members() -> None:
-    async def story() -> None:
-        member = side(1)
-        keys = tuple(peer.public_key for peer in PEERS[:2])
-        plan = Plan(base_of(0).commit, 0, 0, 10, keys[:1], keys)
+async def test_a_plan_is_followed_once_and_by_its_members() -> None:
+    member = side(1)
+    keys = tuple(peer.public_key for peer in PEERS[:2])
+    plan = Plan(base_of(0).commit, 0, 0, 10, keys[:1], keys)
+    await member.follow(plan)
+    with pytest.raises(EncodingError, match="older"):
         await member.follow(plan)
-        with pytest.raises(EncodingError, match="older"):
-            await member.follow(plan)
-        with pytest.raises(EncodingError, match="without whom"):
-            await side(2).follow(plan)
-        member.close()
-
-    asyncio.run(story())
+    with pytest.raises(EncodingError, match="without whom"):
+        await side(2).follow(plan)
+    member.close()
 
 
 @given(st.integers(1, 5000), st.integers(1, 16))

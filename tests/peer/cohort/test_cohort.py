@@ -566,17 +566,14 @@ def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
     play(story, local_steps=3)
 
 
-def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "INLINE_VALUES", 100)
 
-    async def story() -> None:
-        band = Band(local_steps=2)
-        cohort_peers = await convened(band, 3)
-        means = await all_of(*(cohort_peer.average(0, after_s=0.0) for cohort_peer in cohort_peers))
-        assert same(*means, mean_of(cohort_peers, 0))
-        await band.end()
-
-    asyncio.run(story())
+    band = Band(local_steps=2)
+    cohort_peers = await convened(band, 3)
+    means = await all_of(*(cohort_peer.average(0, after_s=0.0) for cohort_peer in cohort_peers))
+    assert same(*means, mean_of(cohort_peers, 0))
+    await band.end()
 
 
 def test_steps_are_due_one_after_the_other_within_the_time() -> None:
@@ -1245,18 +1242,10 @@ def founder_process(directory: Path, address: str) -> Iterator["subprocess.Popen
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 @pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
-def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     from manta_swarm.network.node import Node
-    from tests.network.nodes import run, until
+    from tests.network.nodes import until
     from tests.network.processes import are_gone
-
-    async def story() -> None:
-        (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())
-        node = await Node.start(PEERS[1], tmp_path / "member.key", listen=["/ip4/127.0.0.1/tcp/0"])
-        with founder_process(tmp_path, (await node.addresses())[0]) as founder:
-            children = await killed_in_the_second_step(node, founder)
-        await node.close()
-        await until(lambda: are_gone(children))
 
     async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
@@ -1284,4 +1273,9 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
         await cohort.close()
         return processes
 
-    run(story())
+    (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())
+    node = await Node.start(PEERS[1], tmp_path / "member.key", listen=["/ip4/127.0.0.1/tcp/0"])
+    with founder_process(tmp_path, (await node.addresses())[0]) as founder:
+        children = await killed_in_the_second_step(node, founder)
+    await node.close()
+    await until(lambda: are_gone(children))

@@ -155,7 +155,7 @@ def test_damaged_knowledge_of_residuals_is_not_passed_over_in_silence(tmp_path: 
         Life(tmp_path)
 
 
-def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_before_was_cancelled(tmp_path: Path) -> None:
+async def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_before_was_cancelled(tmp_path: Path) -> None:
     life, slow = Life(tmp_path), threading.Event()
     save = life.store.save_residuals
 
@@ -166,18 +166,15 @@ def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_befor
 
     life.store.save_residuals = waiting  # type: ignore[method-assign]
 
-    async def story() -> None:
-        await life.residuals.signed(FIRST, vector(1))
-        listing = asyncio.create_task(life.residuals.take(Known((FIRST, 1), (), is_all=True)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        listing.cancel()
-        sealing = asyncio.create_task(life.residuals.signed(SECOND, vector(2)))
-        await asyncio.sleep(0)
-        slow.set()
-        await asyncio.gather(listing, return_exceptions=True)
-        await sealing
-        await life.residuals.take(Known((SECOND, 2), (), is_all=True))
-
-    asyncio.run(story())
+    await life.residuals.signed(FIRST, vector(1))
+    listing = asyncio.create_task(life.residuals.take(Known((FIRST, 1), (), is_all=True)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    listing.cancel()
+    sealing = asyncio.create_task(life.residuals.signed(SECOND, vector(2)))
+    await asyncio.sleep(0)
+    slow.set()
+    await asyncio.gather(listing, return_exceptions=True)
+    await sealing
+    await life.residuals.take(Known((SECOND, 2), (), is_all=True))
     assert Life(tmp_path).residuals.held(2).digest == residual_digest(vector(2))

@@ -127,27 +127,24 @@ def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> N
     play(tmp_path, story)
 
 
-def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
-    async def story() -> None:
-        network = MemoryNetwork()
-        log = await MemoryLog(network).start()
-        log.give(PEERS[1])
-        log.commit()
-        store, clock = PeerStore(tmp_path), ManualClock()
-        client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
-        status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
-        live_status = LiveStatus(store, status)
-        context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
-        heads = ConsistencyChecker(context, progress_in(context))
-        assert await heads.compare()  # it knows nothing yet
-        heads.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
-        assert await heads.compare()
-        await MemoryLog(network).start()
-        assert not await heads.compare()
-        clock.advance(timeouts.ROLLED_BACK_S)
+async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
+    network = MemoryNetwork()
+    log = await MemoryLog(network).start()
+    log.give(PEERS[1])
+    log.commit()
+    store, clock = PeerStore(tmp_path), ManualClock()
+    client = LogClient(network.endpoint(PEERS[0].public_key), log.manifest, log.signed.run)
+    status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
+    live_status = LiveStatus(store, status)
+    context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
+    heads = ConsistencyChecker(context, progress_in(context))
+    assert await heads.compare()  # it knows nothing yet
+    heads.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
+    assert await heads.compare()
+    await MemoryLog(network).start()
+    assert not await heads.compare()
+    clock.advance(timeouts.ROLLED_BACK_S)
+    heads.check_timeout()
+    clock.advance(1)
+    with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
         heads.check_timeout()
-        clock.advance(1)
-        with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
-            heads.check_timeout()
-
-    asyncio.run(story())

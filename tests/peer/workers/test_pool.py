@@ -39,32 +39,31 @@ class Held:
         return MicrobatchResult(torch.zeros(1), 0.0, microbatch.samples)
 
 
-def test_a_pause_gives_memory_back_at_once_or_with_the_end_of_the_microbatch_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_gives_memory_back_at_once_or_with_the_end_of_the_microbatch_that_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: list[str] = []
     monkeypatch.setattr(manta_swarm.peer.workers.pool, "give_back_memory", lambda: given.append("back"))
 
-    async def scene() -> None:
-        worker, compute = Held(), ComputeThread()
-        pool = InProcess(worker, compute)
-        try:
-            await pool.pause()
-            assert given == ["back"]
-            await pool.resume()
-            microbatch = asyncio.create_task(pool.train(0, MICROBATCH))
-            assert await asyncio.to_thread(worker.has_begun.wait, 60)
-            await pool.pause()
-            assert given == ["back"]  # nothing is free yet, and the pause does not wait for the microbatch
-            worker.may_end.set()
-            await microbatch
-            assert given == ["back"] * 2
-            await pool.resume()
-            await pool.train(0, MICROBATCH)
-            assert given == ["back"] * 2
-        finally:
-            worker.may_end.set()
-            compute.close()
-
-    asyncio.run(scene())
+    worker, compute = Held(), ComputeThread()
+    pool = InProcess(worker, compute)
+    try:
+        await pool.pause()
+        assert given == ["back"]
+        await pool.resume()
+        microbatch = asyncio.create_task(pool.train(0, MICROBATCH))
+        assert await asyncio.to_thread(worker.has_begun.wait, 60)
+        await pool.pause()
+        assert given == ["back"]  # nothing is free yet, and the pause does not wait for the microbatch
+        worker.may_end.set()
+        await microbatch
+        assert given == ["back"] * 2
+        await pool.resume()
+        await pool.train(0, MICROBATCH)
+        assert given == ["back"] * 2
+    finally:
+        worker.may_end.set()
+        compute.close()
 
 
 class SlowPool:

@@ -1,12 +1,13 @@
-"""Real worker processes: the same bits as one worker in this process, whatever happens to them, and nothing left."""
+"""Real worker processes: the same bits as one worker in this process, whatever happens to them, and nothing left.
+
+Most of them are forked; those of the first test and of a peer that is killed are started as a peer starts them.
+"""
 
 import asyncio
 import dataclasses
 import gc
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -31,12 +32,15 @@ from manta_swarm.peer.workers.processes import ProcessPool, Timeout, WorkerData
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signing import Identity
-from manta_swarm.runtime.child import Restart
+from manta_swarm.runtime.child import Program, Restart, with_threads
 from tests.automl.data.files import noise, write_picture
 from tests.memory_log import MICROBATCH, signed_manifest, until
 from tests.network.processes import DEADLINE_S, are_gone, wait_for
 from tests.peer.contexts import progress_of
 from tests.runs import FixedTrainingSpec
+from tests.runtime.forked_child import forked_children, forked_program
+
+__all__ = ["forked_children"]
 
 pytestmark = pytest.mark.swarm
 
@@ -185,6 +189,7 @@ def test_two_workers_train_the_same_microbatches_as_one_to_the_bit_on_each_state
     play(story)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_workers_read_shards_themselves_and_leave_out_the_microbatches_whose_samples_are_missing(tmp_path: Path) -> None:
     for number in range(300):
         write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
@@ -206,6 +211,7 @@ def test_workers_read_shards_themselves_and_leave_out_the_microbatches_whose_sam
     play(story, data=lambda: WorkerData.of(dataset, tmp_path))
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and_its_microbatch_done_again() -> None:
     async def story(pool: ProcessPool) -> None:
         await pool.load(weights_of(1), None)
@@ -230,7 +236,9 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and
     play(story, timeout=QUICK)
 
 
-def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
+def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do(
+    forked_children: list[Program],
+) -> None:
     async def story(pool: ProcessPool) -> None:
         await pool.load(weights_of(1), None)
         await until(lambda: len(pool.present()) == 2)
@@ -252,14 +260,14 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other
             assert not any(psutil.pid_exists(pid) for pid in resumed)
 
         assert (await trained(pool, 8, equip)).samples == 8 * MICROBATCH  # the microbatches of those that were ended are done again
-        for pid in pool.pids.values():
-            assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
+        assert [program.environment for program in forked_children] == [with_threads(1)] * 4 + [with_threads(2)] * 2
         assert lines == []
 
     expected = alone(weights_of(1), None, 4)
     play(story)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
     async def story(pool: ProcessPool) -> None:
         await until(lambda: any("again and again" in line for line in lines))
@@ -271,33 +279,15 @@ def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
     play(story, devices=(Device("cuda:77", 1), Device("cuda:78", 1)))
 
 
-_PARENT = """
-import asyncio, sys
-from tests.peer.workers.test_pool_processes import CPU, Timeout, ProcessPool, TINY, WorkerData, digits
-
-async def main():
-    pool = ProcessPool(TINY.name, WorkerData.of(digits(), None), (CPU, CPU), Timeout())
-    await pool.start()
-    while len(pool.present()) < 2:
-        await pool.changes.next()
-    print(*pool.pids.values(), flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> None:
-    root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-c", _PARENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": root}) as parent:
-        assert parent.stdout is not None
-        try:
-            workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
-            assert len(workers) == 2
-            workers[0].suspend()
-        finally:
-            parent.kill()
+def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still(tmp_path: Path) -> None:
+    parent = forked_program(tmp_path / "log", "tests.peer.workers.killed_peer")
+    try:
+        wait_for(lambda: "\n" in (tmp_path / "log").read_text(), "the workers are there", detail=parent.last_lines)
+        workers = [psutil.Process(int(pid)) for pid in (tmp_path / "log").read_text().split()]
+        assert len(workers) == 2
+        workers[0].suspend()
+    finally:
+        parent.process.kill()
     wait_for(lambda: are_gone(workers), "the workers have ended")
     pids = {str(pid) for pid in (parent.pid, *(worker.pid for worker in workers))}
     assert not [name for name in os.listdir("/dev/shm") if "manta" in name or not pids.isdisjoint(name.split("_"))]

@@ -78,14 +78,11 @@ def measuring(
     return Measuring(context, dataset, is_told=is_told)
 
 
-def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, live_status: LiveStatus) -> None:
+async def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator, dataset = Operator(), few()
 
-    async def run() -> None:
-        await operator.listen()
-        await measuring(operator, compute, live_status, dataset).measure(2, STATE.parameters)
-
-    asyncio.run(run())
+    await operator.listen()
+    await measuring(operator, compute, live_status, dataset).measure(2, STATE.parameters)
     (measure,) = (signed.open() for signed in operator.told)
     supernet = build(TINY)
     supernet.load(STATE.parameters)
@@ -96,44 +93,37 @@ def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: Com
     assert (status.own_round, status.own_samples, status.own_largest, status.own_smallest) == (2, 40, largest, smallest)
 
 
-def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, live_status: LiveStatus) -> None:
+async def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator = Operator()
 
-    async def run() -> None:
-        await operator.listen()
-        own = measuring(operator, compute, live_status, few())
-        await own.measure(0, STATE.parameters, is_last=True)  # the first state says nothing
-        for round_ in (1, 2):
-            await own.measure(round_, STATE.parameters)
-        for _ in range(2):
-            await own.measure(3, STATE.parameters, is_last=True)
-
-    asyncio.run(run())
+    await operator.listen()
+    own = measuring(operator, compute, live_status, few())
+    await own.measure(0, STATE.parameters, is_last=True)  # the first state says nothing
+    for round_ in (1, 2):
+        await own.measure(round_, STATE.parameters)
+    for _ in range(2):
+        await own.measure(3, STATE.parameters, is_last=True)
     assert [signed.open().round for signed in operator.told] == [1, 3]
 
 
-def test_without_a_rest_every_state_is_measured(compute: ComputeThread, live_status: LiveStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_rest_every_state_is_measured(
+    compute: ComputeThread, live_status: LiveStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator = Operator()
     monkeypatch.setattr(module, "SHARE", 1)
 
-    async def run() -> None:
-        await operator.listen()
-        own = measuring(operator, compute, live_status, few())
-        for round_ in (1, 2):
-            await own.measure(round_, STATE.parameters)
-
-    asyncio.run(run())
+    await operator.listen()
+    own = measuring(operator, compute, live_status, few())
+    for round_ in (1, 2):
+        await own.measure(round_, STATE.parameters)
     assert [signed.open().round for signed in operator.told] == [1, 2]
 
 
-def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, live_status: LiveStatus) -> None:
+async def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, live_status: LiveStatus) -> None:
     operator = Operator()
 
-    async def run() -> None:
-        await operator.listen()
-        await measuring(operator, compute, live_status, few(), is_told=False).measure(1, STATE.parameters)
-
-    asyncio.run(run())
+    await operator.listen()
+    await measuring(operator, compute, live_status, few(), is_told=False).measure(1, STATE.parameters)
     assert (operator.told, live_status.status.own_round) == ([], 1)
 
 

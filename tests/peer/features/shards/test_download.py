@@ -83,100 +83,90 @@ class Swarm:
         return names == {path.name: path.read_bytes() for path in self.source.iterdir()}
 
 
-def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        await swarm.get()
-        assert swarm.is_here()
-        came = sum(path.stat().st_size for path in swarm.folder.glob("shard-*"))
-        assert f"is here, each piece checked: {in_words(came)} came in" in swarm.said[-1]
-        assert parse_list((swarm.folder / LIST_NAME).read_bytes()).digest == swarm.dataset.digest
-        del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
-        third = swarm.network.endpoint(OTHER)
-        await swarm.blob_store.serve(swarm.here)
-        holders = Holders(third, RUN, [HERE], swarm.said)
-        (tmp_path / "third").mkdir()
-        download = Download(third, swarm.manifest(), tmp_path / "third", holders, BlobStore(max_bytes=0), swarm.live_status)
-        await download.shards(await download.list(), [2])
-        assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
-
-    asyncio.run(scenario())
+async def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    await swarm.get()
+    assert swarm.is_here()
+    came = sum(path.stat().st_size for path in swarm.folder.glob("shard-*"))
+    assert f"is here, each piece checked: {in_words(came)} came in" in swarm.said[-1]
+    assert parse_list((swarm.folder / LIST_NAME).read_bytes()).digest == swarm.dataset.digest
+    del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
+    third = swarm.network.endpoint(OTHER)
+    await swarm.blob_store.serve(swarm.here)
+    holders = Holders(third, RUN, [HERE], swarm.said)
+    (tmp_path / "third").mkdir()
+    download = Download(third, swarm.manifest(), tmp_path / "third", holders, BlobStore(max_bytes=0), swarm.live_status)
+    await download.shards(await download.list(), [2])
+    assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
 
 
-def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_and_not_asked_for_the_next_shard(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        await swarm.serve(OTHER, lies=True)
-        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], PrintingConsole()).look()
-        await swarm.holders.look()
-        assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
-        await swarm.get()
-        assert swarm.is_here()
-        (line,) = (line for line in swarm.said if "damaged" in line)
-        assert line.startswith(f"peer {OTHER.hex()[:8]} sent damaged data")
-        assert list(swarm.holders.sources()) == [OPERATOR.public_key]
-
-    asyncio.run(scenario())
-
-
-def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        await swarm.get()
-        (swarm.folder / "shard-00001.bin").write_bytes(b"cut")
-        swarm.network.endpoints.pop(PublicKey(OPERATOR.public_key))
-        again = swarm.download()
-        await again.shards(await again.list(), [0, 2])  # nobody is there to ask
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        await swarm.get()
-        assert swarm.is_here()
-        assert any(" are here" in line for line in swarm.said)
-
-    asyncio.run(scenario())
+async def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_and_not_asked_for_the_next_shard(
+    tmp_path: Path,
+) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    await swarm.serve(OTHER, lies=True)
+    await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], PrintingConsole()).look()
+    await swarm.holders.look()
+    assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
+    await swarm.get()
+    assert swarm.is_here()
+    (line,) = (line for line in swarm.said if "damaged" in line)
+    assert line.startswith(f"peer {OTHER.hex()[:8]} sent damaged data")
+    assert list(swarm.holders.sources()) == [OPERATOR.public_key]
 
 
-def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path, side=260, shard_bytes=3 * PIECE_BYTES)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        endpoint = swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
-        honest, first = endpoint.handlers[METHOD], bytearray()
+async def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    await swarm.get()
+    (swarm.folder / "shard-00001.bin").write_bytes(b"cut")
+    swarm.network.endpoints.pop(PublicKey(OPERATOR.public_key))
+    again = swarm.download()
+    await again.shards(await again.list(), [0, 2])  # nobody is there to ask
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    await swarm.get()
+    assert swarm.is_here()
+    assert any(" are here" in line for line in swarm.said)
 
-        async def one_piece_only(caller: PublicKey, request: bytes) -> bytes:
-            data = await honest(caller, request)
-            if len(data) > PIECE_BYTES // 2:
-                first.extend(b"" if first else request)
-                if request != first:
-                    await asyncio.Event().wait()
-            return data
 
-        download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status)
-        list_ = await download.list()
-        assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
-        endpoint.handlers[METHOD] = one_piece_only
-        getting = asyncio.create_task(download.shards(list_, [0]))
-        await until(lambda: swarm.live_status.status.data_bytes >= PIECE_BYTES)
-        getting.cancel()  # as Ctrl-C does
-        await asyncio.gather(getting, return_exceptions=True)
-        assert [path.name for path in swarm.folder.glob("shard-*")] == ["shard-00000.bin.part"]
-        asked: set[bytes] = set()
+async def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, side=260, shard_bytes=3 * PIECE_BYTES)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    endpoint = swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
+    honest, first = endpoint.handlers[METHOD], bytearray()
 
-        async def noted(caller: PublicKey, request: bytes) -> bytes:
-            data = await honest(caller, request)
-            if len(data) > PIECE_BYTES // 2:
-                asked.add(request)
-            return data
+    async def one_piece_only(caller: PublicKey, request: bytes) -> bytes:
+        data = await honest(caller, request)
+        if len(data) > PIECE_BYTES // 2:
+            first.extend(b"" if first else request)
+            if request != first:
+                await asyncio.Event().wait()
+        return data
 
-        endpoint.handlers[METHOD] = noted
-        await swarm.download().shards(list_, [0])
-        assert (swarm.folder / "shard-00000.bin").read_bytes() == (swarm.source / "shard-00000.bin").read_bytes()
-        assert len(asked) == 2
-        assert bytes(first) not in asked
+    download = Download(swarm.here, swarm.manifest(), swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status)
+    list_ = await download.list()
+    assert 2 * PIECE_BYTES < list_.shards[0].size_bytes <= 3 * PIECE_BYTES
+    endpoint.handlers[METHOD] = one_piece_only
+    getting = asyncio.create_task(download.shards(list_, [0]))
+    await until(lambda: swarm.live_status.status.data_bytes >= PIECE_BYTES)
+    getting.cancel()  # as Ctrl-C does
+    await asyncio.gather(getting, return_exceptions=True)
+    assert [path.name for path in swarm.folder.glob("shard-*")] == ["shard-00000.bin.part"]
+    asked: set[bytes] = set()
 
-    asyncio.run(scenario())
+    async def noted(caller: PublicKey, request: bytes) -> bytes:
+        data = await honest(caller, request)
+        if len(data) > PIECE_BYTES // 2:
+            asked.add(request)
+        return data
+
+    endpoint.handlers[METHOD] = noted
+    await swarm.download().shards(list_, [0])
+    assert (swarm.folder / "shard-00000.bin").read_bytes() == (swarm.source / "shard-00000.bin").read_bytes()
+    assert len(asked) == 2
+    assert bytes(first) not in asked
 
 
 @pytest.mark.parametrize(("name", "data"), [("holiday.jpg", b"mine"), (LIST_NAME, b"no list")])

@@ -36,13 +36,10 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, live_s
 
 
 @pytest.mark.parametrize("travels", [True, False])
-def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
-    async def scenario() -> None:
-        swarm, live_status = Swarm(tmp_path), live_status_in(tmp_path / "status")
-        coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", live_status)
-        if travels:
-            await until(lambda: coming.done() or live_status.status.phase == FETCHING)
-            await swarm.serve(PublicKey(OPERATOR.public_key))
-        assert await coming == (tmp_path / "peer" / "data" if travels else None)
-
-    asyncio.run(scenario())
+async def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
+    swarm, live_status = Swarm(tmp_path), live_status_in(tmp_path / "status")
+    coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", live_status)
+    if travels:
+        await until(lambda: coming.done() or live_status.status.phase == FETCHING)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+    assert await coming == (tmp_path / "peer" / "data" if travels else None)

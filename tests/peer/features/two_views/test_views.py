@@ -32,7 +32,7 @@ from manta_swarm.peer.workers.pool import WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, UserError
 from manta_swarm.protocol.signing import Identity, PublicKey
-from tests.network.members import DEADLINE_S, PEERS, run
+from tests.network.members import DEADLINE_S, PEERS
 from tests.runs import manifest_of
 from tests.stereo_sites import at_site, few_pairs, write_scenes
 
@@ -162,25 +162,22 @@ def pooled(microbatch: Microbatch) -> MicrobatchResult:
     return worker.train(microbatch)
 
 
-def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> None:
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
-            for result, microbatch in zip(
-                results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True
-            ):
-                expected = pooled(microbatch)
-                assert result.loss == pytest.approx(expected.loss, rel=1e-5)
-                assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
-            for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-                own, same = pair.pool[view].own, pair.pool[other].others
-                # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
-                assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
-                assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
-            assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
-
-    run(scenario())
+async def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> None:
+    async with pair_of() as pair:
+        await pair.both_present()
+        results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
+        for result, microbatch in zip(
+            results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True
+        ):
+            expected = pooled(microbatch)
+            assert result.loss == pytest.approx(expected.loss, rel=1e-5)
+            assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
+        for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
+            own, same = pair.pool[view].own, pair.pool[other].others
+            # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
+            assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
+            assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
+        assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
 
 
 @pytest.mark.parametrize(
@@ -190,18 +187,15 @@ def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> No
         (replace(few_pairs(), train=few_pairs(41).train[1:]), "the views of both sites together are not the run's data set"),
     ],
 )
-def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of_right: StereoDataset, line: str) -> None:
-    async def scenario() -> None:
-        async with pair_of(of_right) as pair:
-            await pair.until(lambda: all(pair.said.values()))
-            assert pair.said[LEFT][0].startswith(line)
-            assert len(pair.said[LEFT]) == 1
-            assert len(pair.said[RIGHT]) == 1
-            assert not pair.pool[LEFT].free()
-            with pytest.raises(WorkerLost, match="the other site is away"):
-                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-
-    run(scenario())
+async def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of_right: StereoDataset, line: str) -> None:
+    async with pair_of(of_right) as pair:
+        await pair.until(lambda: all(pair.said.values()))
+        assert pair.said[LEFT][0].startswith(line)
+        assert len(pair.said[LEFT]) == 1
+        assert len(pair.said[RIGHT]) == 1
+        assert not pair.pool[LEFT].free()
+        with pytest.raises(WorkerLost, match="the other site is away"):
+            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
 
 
 @pytest.mark.parametrize(
@@ -213,27 +207,24 @@ def test_sites_that_do_not_have_the_run_s_pairs_say_so_once_and_train_nothing(of
     ],
 )
 @pytest.mark.parametrize("place", [0, 6, 9, 14])
-def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_trained(
+async def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_trained(
     spoil: Callable[[bytes], bytes], reason: str, place: int
 ) -> None:
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            asked = 0
+    async with pair_of() as pair:
+        await pair.both_present()
+        asked = 0
 
-            def lie(method: str, answer: bytes) -> bytes:
-                nonlocal asked
-                asked += method == EXCHANGE
-                return spoil(answer) if method == EXCHANGE and asked == place + 1 else answer
+        def lie(method: str, answer: bytes) -> bytes:
+            nonlocal asked
+            asked += method == EXCHANGE
+            return spoil(answer) if method == EXCHANGE and asked == place + 1 else answer
 
-            pair.near[RIGHT].spoil = lie
-            with pytest.raises(WorkerLost, match=reason):
-                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-            await pair.says(LEFT, "without the other site: the other site's ")
-            result = await pair.train(LEFT, 0)
-            assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
-
-    run(scenario())
+        pair.near[RIGHT].spoil = lie
+        with pytest.raises(WorkerLost, match=reason):
+            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+        await pair.says(LEFT, "without the other site: the other site's ")
+        result = await pair.train(LEFT, 0)
+        assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
 
 
 class Stuck(SiteWorker):
@@ -244,18 +235,15 @@ class Stuck(SiteWorker):
         return super().train_site(microbatch, link, is_own=is_own)
 
 
-def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
 
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            pair.pool[RIGHT]._worker.__class__ = Stuck
-            with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
-                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-            await pair.says(LEFT, "without the other site")
-
-    run(scenario())
+    async with pair_of() as pair:
+        await pair.both_present()
+        pair.pool[RIGHT]._worker.__class__ = Stuck
+        with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
+            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+        await pair.says(LEFT, "without the other site")
 
 
 class Held(SiteWorker):
@@ -307,63 +295,54 @@ async def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_a
         assert all(pool.present() for pool in pair.pool.values())
 
 
-def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            del pair.network.endpoints[LEFT_KEY]
-            with pytest.raises(WorkerLost):
-                await pair.pool[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
-            assert not pair.pool[RIGHT].free()
-            await pair.says(RIGHT, "without the other site: ")
-
-    run(scenario())
+async def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
+    async with pair_of() as pair:
+        await pair.both_present()
+        del pair.network.endpoints[LEFT_KEY]
+        with pytest.raises(WorkerLost):
+            await pair.pool[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
+        assert not pair.pool[RIGHT].free()
+        await pair.says(RIGHT, "without the other site: ")
 
 
-def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> None:
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            await pair.pool[RIGHT].load(weights(1), None)
-            for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
-                with pytest.raises(WorkerLost, match="at other weights"):
-                    await pair.pool[view].train(0, microbatch_of(key, 0))
-                assert pair.pool[view].free()
-            await pair.pool[RIGHT].load(weights(), None)
-            await pair.pool[RIGHT].pause()
-            assert not pair.pool[RIGHT].present()
+async def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> None:
+    async with pair_of() as pair:
+        await pair.both_present()
+        await pair.pool[RIGHT].load(weights(1), None)
+        for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
             with pytest.raises(WorkerLost, match="at other weights"):
-                await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-            await pair.pool[RIGHT].resume()
-            await pair.train(LEFT, 0)
+                await pair.pool[view].train(0, microbatch_of(key, 0))
+            assert pair.pool[view].free()
+        await pair.pool[RIGHT].load(weights(), None)
+        await pair.pool[RIGHT].pause()
+        assert not pair.pool[RIGHT].present()
+        with pytest.raises(WorkerLost, match="at other weights"):
+            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+        await pair.pool[RIGHT].resume()
+        await pair.train(LEFT, 0)
 
-    run(scenario())
 
-
-def test_what_a_cohort_peer_may_not_ask_is_refused() -> None:
+async def test_what_a_cohort_peer_may_not_ask_is_refused() -> None:
     name = MicrobatchName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
 
-    async def scenario() -> None:
-        async with pair_of() as pair:
-            await pair.both_present()
-            left, right = pair.near[LEFT].endpoint, pair.near[RIGHT].endpoint
-            for request, reason in (
-                (Begin(b"i" * 16, replace(name, key=b"k" * 32)), "somebody else's"),
-                (Begin(b"i" * 16, replace(name, architecture="r64 nonsense")), "unknown gene"),
-            ):
-                with pytest.raises(Refused, match=reason):
-                    await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
-            with pytest.raises(Refused, match="somebody else's"):
-                await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
-            with pytest.raises(Refused, match="gave the microbatch up"):
-                await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
-            stranger = pair.network.endpoint(PEERS[2].public_key)
-            with pytest.raises(Refused, match="have not met"):
-                await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
-            with pytest.raises(Refused):
-                await stranger.call(RIGHT_KEY, MEET, b"\xa0", timeout_s=5.0)
-
-    run(scenario())
+    async with pair_of() as pair:
+        await pair.both_present()
+        left, right = pair.near[LEFT].endpoint, pair.near[RIGHT].endpoint
+        for request, reason in (
+            (Begin(b"i" * 16, replace(name, key=b"k" * 32)), "somebody else's"),
+            (Begin(b"i" * 16, replace(name, architecture="r64 nonsense")), "unknown gene"),
+        ):
+            with pytest.raises(Refused, match=reason):
+                await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
+        with pytest.raises(Refused, match="somebody else's"):
+            await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
+        with pytest.raises(Refused, match="gave the microbatch up"):
+            await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
+        stranger = pair.network.endpoint(PEERS[2].public_key)
+        with pytest.raises(Refused, match="have not met"):
+            await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
+        with pytest.raises(Refused):
+            await stranger.call(RIGHT_KEY, MEET, b"\xa0", timeout_s=5.0)
 
 
 @pytest.mark.parametrize(
