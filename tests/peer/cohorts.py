@@ -1,7 +1,8 @@
 """Peers of one cohort in one event loop, on a network in memory, with what they claim and what a log would say to it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 from tests.audited import RULES
 from tests.claim_steps import means_of
-from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now
 from tests.runs import EXCHANGE, FixedTrainingSpec, manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
@@ -236,17 +237,14 @@ async def all_of(*work: Awaitable[Any]) -> list[Any]:
     return list(await asyncio.gather(*work))
 
 
-def play(story: Callable[[Band], Awaitable[None]], **settings: Any) -> None:
-    """Run ``story`` in virtual time; at its end nothing runs any more."""
-
-    async def whole() -> None:
-        band = Band(**settings)
-        try:
-            await story(band)
-        finally:
-            await band.end()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run_virtual(whole())
+@asynccontextmanager
+async def band_with(**settings: Any) -> AsyncIterator[Band]:
+    """Yield a band; at its end nothing runs any more."""
+    band = Band(**settings)
+    try:
+        yield band
+    finally:
+        await band.end()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -6,9 +6,10 @@ from typing import Any
 
 from tests import forked
 from tests.command import Home
+from tests.runtime.forked_child import ForkedProcess
 
 
-class _Process(forked.Forked):
+class _Process(ForkedProcess):
     """Has what ``tests.command`` asks of a ``Popen`` with pipes."""
 
     def __init__(self, server: forked.ForkServer, words: list[str], environment: dict[str, str]) -> None:

@@ -1,8 +1,8 @@
 """A gateway's service of a small run, and light contributors that do their leases for real, without HTTP between them."""
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -142,15 +142,12 @@ class Light:
         return done
 
 
-def play(story: Callable[[Gateway], Awaitable[None]], **changes: Any) -> None:
-    """Run ``story`` in an event loop of its own, with changes to the run's manifest."""
-
-    async def whole() -> None:
-        gateway = Gateway(**changes)
-        try:
-            await story(gateway)
-        finally:
-            gateway.service.close()
-            gateway.compute.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def gateway_with(**changes: Any) -> AsyncIterator[Gateway]:
+    """Yield a gateway, with changes to the run's manifest."""
+    gateway = Gateway(**changes)
+    try:
+        yield gateway
+    finally:
+        gateway.service.close()
+        gateway.compute.close()

@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,22 +199,29 @@ class Scene:
         await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
 
 
+@asynccontextmanager
+async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
+    """Yield a scene with changes to the run's manifest; at its end nothing runs any more that the peers began."""
+    network = MemoryNetwork()
+    scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield scene
+    finally:
+        await scene.end()
+    for _ in range(10):  # answers that nobody waits for any more
+        await asyncio.sleep(0)
+    for key in scene.log.endpoints:
+        scene.log.go_away(key)
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    await until(lambda: all(task.done() for task in others))
+
+
 def play(directory: Path, story: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
-    """Run ``story`` with changes to the run's manifest; at its end nothing runs any more that the peers began."""
+    """Run ``story`` in a scene, one that may take minutes."""
 
     async def whole() -> None:
-        network = MemoryNetwork()
-        scene = Scene(directory, network, await MemoryLog(network, directory=directory / "log", **changes).start())
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                await story(scene)
-        finally:
-            await scene.end()
-        for _ in range(10):  # answers that nobody waits for any more
-            await asyncio.sleep(0)
-        for key in scene.log.endpoints:
-            scene.log.go_away(key)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        await until(lambda: all(task.done() for task in others))
+        async with scene_in(directory, **changes) as scene:
+            await story(scene)
 
     asyncio.run(whole())

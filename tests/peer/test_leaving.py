@@ -14,7 +14,7 @@ from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -55,18 +55,16 @@ async def left_with_a_promise(scene: Scene) -> Member:
 
 
 @pytest.mark.parametrize("phase", ["looking", "behind", "promised"])
-def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, phase: str) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, phase: str) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await at(scene, phase)
         await asyncio.sleep(0)
         await ends_at_once(member)
         assert len(scene.log.in_round()) == (phase == "promised")
 
-    play(tmp_path, story)
 
-
-def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, schedule="shrinking", num_rounds=7) as scene:
         first = scene.join(0)
         for _ in range(4):
             await scene.log.wait_for(1)
@@ -81,11 +79,9 @@ def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
         await until(lambda: "the teacher" in late.status.waiting_for)
         await ends_at_once(late)
 
-    play(tmp_path, story, schedule="shrinking", num_rounds=7)
 
-
-def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await scene.held(0)
         member.loop.leave()
         member.worker.may_go_on.set()
@@ -94,11 +90,9 @@ def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> N
         assert header.claims[0].open().microbatches == 1
         assert member.status.phase == "promised"
 
-    play(tmp_path, story)
 
-
-def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         scene.log.says_later = True
         member = scene.join(0)
         await until(lambda: len(scene.log.headers) == 1)
@@ -109,11 +103,9 @@ def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
         await member.ends()
         assert len(scene.log.in_round()) == 1
 
-    play(tmp_path, story)
 
-
-def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
         slow = await working_ahead(scene)
         slow.loop.leave()
         await scene.log.wait_for(2)
@@ -122,18 +114,14 @@ def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_p
         assert [base for base, _ in handed_by(scene, slow)] == [1, 2]
         assert slow.status.samples_lost == 0
 
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
 
-
-def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
         slow = await working_ahead(scene)
         monkeypatch.setattr(timeouts, "feed_s", lambda *_: 0.1)
         await slow.leaves()
         assert [base for base, _ in handed_by(scene, slow)] == [1]
         assert slow.status.samples_lost == MICROBATCH
-
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
 
 
 async def working_ahead(scene: Scene) -> Member:
@@ -156,8 +144,10 @@ def handed_by(scene: Scene, member: Member) -> list[tuple[int, int]]:
     return [(one.round, round_) for one, round_ in opened if one.founder == member.identity.public_key]
 
 
-def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(scene: Scene) -> None:
+async def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scene_in(tmp_path) as scene:
         first = await scene.held(0)
         scene.log.go_away()
         first.worker.may_go_on.set()
@@ -175,15 +165,13 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
         assert not any(
             microbatch.base == scene.log.ledger.run for microbatch in again.worker.microbatches
         )  # its work on that base was done
-
-    play(tmp_path, story)
     assert "the log cannot be reached: what is trained is kept, and is handed in at the next start" in capsys.readouterr().out
 
 
-def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that_is_away(
+async def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that_is_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await scene.held(0)
         shutdown_notice = ShutdownNotice(scene.log.ledger.run, 1, "all is learnt")
         await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(shutdown_notice), timeout_s=timeouts.PUSH_S)
@@ -192,8 +180,6 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
         await member.ends()
         assert member.loop.ended == "the operator ended this run for good: all is learnt"
         assert member.status.waiting_for == ""
-
-    play(tmp_path, story)
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "the operator ended this run for good: all is learnt"
     assert "cannot be reached" not in said
@@ -203,8 +189,8 @@ def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that
 
 
 @pytest.mark.parametrize("phase", ["looking", "behind", "working", "signed", "promised"])
-def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await at(scene, phase)
         member.loop.leave()
         member.task.cancel()
@@ -213,14 +199,12 @@ def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Pa
         assert member.task.cancelled() or (phase in ("looking", "behind", "promised") and member.task.exception() is None)
         member.worker.may_go_on.set()
 
-    play(tmp_path, story)
-
 
 # The next life.
 
 
-def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         await left_with_a_promise(scene)
         scene.log.commit()
         again = scene.join(0)
@@ -229,11 +213,9 @@ def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path)
         await scene.log.wait_for(1)
         assert all(microbatch.base == scene.log.ledger.last_commit for microbatch in again.worker.microbatches)
 
-    play(tmp_path, story)
 
-
-def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         await left_with_a_promise(scene)
         again = scene.join(0)
         await until(lambda: again.phase is Phase.PROMISED)
@@ -241,11 +223,9 @@ def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path)
         scene.log.commit()
         await until(lambda: again.status.rounds_counted == 1)
 
-    play(tmp_path, story)
 
-
-def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         first = scene.join(0)
         other = scene.join(1)
         await scene.log.wait_for(2)
@@ -259,11 +239,9 @@ def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
         await scene.log.wait_for(2)
         assert (again.status.samples_lost, again.status.dropped, again.status.promises_broken) == (0, {}, 0)
 
-    play(tmp_path, story)
 
-
-def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         first = await left_with_a_promise(scene)
         kept = first.store.signed(scene.log.ledger.run).load(Kept)
         assert kept is not None
@@ -275,15 +253,13 @@ def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
         await scene.log.wait_for(2)
         assert self_keys(scene) == {first.identity.public_key, second.identity.public_key}
 
-    play(tmp_path, story)
-
 
 def self_keys(scene: Scene) -> set[bytes]:
     return {header.contribution.open().founder for header, _ in scene.log.handed.values()}
 
 
-def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         first = await left_with_a_promise(scene)
         (path,) = first.store.directory.glob("runs/*/signed")
         path.write_bytes(path.read_bytes()[:-1])
@@ -292,5 +268,3 @@ def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> N
             await again.ends()
         assert isinstance(caught.value.exceptions[0], StorageError)
         assert again.worker.microbatches == []
-
-    play(tmp_path, story)

@@ -13,7 +13,7 @@ from manta_swarm.protocol.records import Claim, Contribution
 from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import MICROBATCH, start_of, until
 from tests.peer.cohort.test_cohort_rounds import STEPS, THIN
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -34,8 +34,8 @@ async def rounds(scene: Scene, count: int, peers: int) -> None:
         scene.log.commit()
 
 
-def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, num_rounds=3, exchange=THIN) as scene:
         members = [scene.join(0), scene.join(1)]
         await rounds(scene, 3, 2)
         for member in members:
@@ -46,8 +46,6 @@ def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_p
         for contribution, claim in listed(scene, 2):
             assert (len(claim.steps), claim.microbatches, len(claim.given)) == (STEPS, STEPS, 32)
             assert [step.mean for step in contribution.steps] == [step.vector for step in claim.steps]  # it is alone
-
-    play(tmp_path, story, num_rounds=3, exchange=THIN)
 
 
 class Watched:
@@ -68,8 +66,8 @@ class Watched:
         return result
 
 
-def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_change_is_claimed(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_change_is_claimed(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         watched: list[Watched] = []
         scene.join(0, prepare=lambda member: watched.append(Watched(member)))
         await scene.log.wait_for(1)
@@ -81,11 +79,9 @@ def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_
         assert [step.vector for step in claim.steps] == [vector_digest(gradient.numpy()) for gradient in watched[0].gradients]
         assert claim.given == vector_digest(local.learnt().numpy())  # there is no residual yet
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_also_after_a_restart(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_also_after_a_restart(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         member = scene.join(0)
         await rounds(scene, 1, 1)
         await member.reaches(1)
@@ -103,11 +99,9 @@ def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_als
             assert len(contribution.residual) == 32
             before = contribution.residual
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         scene.join(0)
         await rounds(scene, 1, 1)
         await scene.log.wait_for(1)
@@ -124,11 +118,9 @@ def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_count
         assert [claim.residual for claim in claims if claim.key == again.identity.public_key] == [b""]
         assert again.status.samples_lost == 0
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         member, other = scene.join(0), scene.join(1)
         await rounds(scene, 1, 2)
         await member.reaches(1)
@@ -144,11 +136,9 @@ def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> Non
         (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.identity.public_key]
         assert third.residual == first.residual
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         slow, quick = await scene.held(0), scene.join(1)
         await rounds(scene, 1, 1)
         await quick.reaches(1)
@@ -159,16 +149,12 @@ def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_i
         assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]
         assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * MICROBATCH, 0)
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         member = await scene.held(0)
         member.loop.leave()
         member.worker.may_go_on.set()
         await member.ends()
         assert len(scene.log.in_round()) == 1
         assert scene.log.headers[-1].claims[0].open().microbatches == STEPS
-
-    play(tmp_path, story, exchange=THIN)

@@ -20,7 +20,7 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import Phase
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 from tests.peer.test_leaving import working_ahead
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -37,8 +37,8 @@ def has_gone_well(scene: Scene, member: Member, rounds: int) -> bool:
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["with its features", "plain"])
-def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path, is_plain: bool) -> None:
-    async def story(scene: Scene) -> None:
+async def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path, is_plain: bool) -> None:
+    async with scene_in(tmp_path, num_rounds=3) as scene:
         members = [scene.join(number, is_plain=is_plain) for number in range(2)]
         assert is_plain is not bool(list(members[0].loop.features))
         for _ in range(3):
@@ -50,11 +50,9 @@ def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path
             assert member.status.finished
             assert (member.status.phase, member.status.waiting_for) == ("finished", "")
 
-    play(tmp_path, story, num_rounds=3)
 
-
-def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, num_rounds=3) as scene:
         trainer, auditor = scene.join(0), scene.join(1, trains=False)
         for round_ in range(1, 4):
             await auditor.reaches(round_ - 1)
@@ -69,11 +67,9 @@ def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_unt
         await auditor.leaves()
         assert auditor.status.finished
 
-    play(tmp_path, story, num_rounds=3)
 
-
-def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         first = scene.join(0)
         for round_ in range(1, 4):
             await scene.log.wait_for(1)
@@ -90,11 +86,9 @@ def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path)
         assert has_gone_well(scene, late, 1)
         assert late.worker.microbatches[0].base == scene.log.ledger.commit_at(3)
 
-    play(tmp_path, story)
 
-
-def test_microbatches_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, schedule="shrinking", num_rounds=7) as scene:
         member, log = scene.join(0), scene.log
         states = [log.state]
         for round_ in range(1, 5):
@@ -108,11 +102,9 @@ def test_microbatches_are_trained_on_the_state_that_is_held_with_the_schedules_t
         assert member.worker.teacher is not None
         assert torch.equal(member.worker.teacher, states[log.plan.teacher_round].parameters)
 
-    play(tmp_path, story, schedule="shrinking", num_rounds=7)
 
-
-def test_microbatches_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, num_rounds=3, recipe=Recipe(taught_percent=67)) as scene:
         member, log = scene.join(0), scene.log
         for round_ in range(1, 4):
             await log.wait_for(1)
@@ -124,11 +116,9 @@ def test_microbatches_of_a_taught_round_have_the_state_that_is_held_as_their_tea
                 assert member.status.teacher == state_digest(log.state).hex()
             log.commit()
 
-    play(tmp_path, story, num_rounds=3, recipe=Recipe(taught_percent=67))
 
-
-def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         answer, stored = scene.log.endpoint.handlers["header"], []
 
         async def look(caller: PublicKey, request: bytes) -> bytes:
@@ -141,11 +131,9 @@ def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Pat
         await scene.log.wait_for(1)
         assert stored == [True]
 
-    play(tmp_path, story)
 
-
-def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, num_rounds=1) as scene:
         answer, may_answer = scene.log.endpoint.handlers["body"], asyncio.Event()
 
         async def hold_back(caller: PublicKey, request: bytes) -> bytes:
@@ -162,11 +150,9 @@ def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is_said_
         await member.ends()
         assert has_gone_well(scene, member, 1)
 
-    play(tmp_path, story, num_rounds=1)
 
-
-def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
         await until(lambda: len(member.worker.microbatches) >= 3)
         member.worker.makes_no_sense = False
@@ -176,11 +162,10 @@ def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) 
         assert member.status.samples_lost == 0
         await member.leaves()
 
-    play(tmp_path, story)
 
+async def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
 
-def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
         def too_much(member: Member) -> None:
             member.worker.adds = 3e38  # a float32, and twice of it is none
 
@@ -189,14 +174,12 @@ def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path:
         member.worker.adds = 0.0
         await scene.log.wait_for(1)
 
-    play(tmp_path, story)
-
 
 # What comes too late.
 
 
-def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         slow, quick = await scene.held(0), scene.join(1)
         await scene.log.wait_for(1)
         scene.log.commit()
@@ -210,11 +193,9 @@ def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) ->
         assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
         assert slow.status.samples_lost == 0
 
-    play(tmp_path, story)
 
-
-def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
         slow = await working_ahead(scene)
         assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
         assert slow.loop.machine.inclusion_promise is not None
@@ -223,8 +204,6 @@ def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(t
         await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
         await until(lambda: slow.status.rounds_counted == 1)
         assert [member.status.samples_lost for member in scene.members] == [0, 0]
-
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
 
 
 def self_of(header: Header) -> bytes:
@@ -235,8 +214,8 @@ def base_of(header: Header) -> int:
     return header.contribution.open().round
 
 
-def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with scene_in(tmp_path) as scene:
         slow, quick = await scene.held(0), scene.join(1)
         for round_ in range(1, 6):
             await scene.log.wait_for(1)
@@ -248,14 +227,12 @@ def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys
         assert slow.status.samples_lost == MICROBATCH
         assert not slow.status.dropped  # it never became a contribution
 
-    play(tmp_path, story)
-
 
 # A log that fails.
 
 
-def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await scene.held(0)
         scene.log.go_away()
         member.worker.may_go_on.set()
@@ -267,13 +244,11 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, ca
         await until(lambda: has_gone_well(scene, member, 1))
         assert member.status.waiting_for == ""
         assert member.endpoint.met[scene.log.endpoint.key] >= 1
-
-    play(tmp_path, story)
     assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
 
 
-def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await until(lambda: member.phase is Phase.PROMISED)
         scene.log.go_away()
@@ -281,11 +256,9 @@ def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_p
         scene.log.come_back()
         await until(lambda: member.status.waiting_for == "")
 
-    play(tmp_path, story)
 
-
-def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         answer, lost = scene.log.endpoint.handlers["body"], []
 
         async def lose(caller: PublicKey, request: bytes) -> bytes:
@@ -304,13 +277,11 @@ def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_pa
         scene.log.commit()
         await until(lambda: has_gone_well(scene, member, 1))
 
-    play(tmp_path, story)
 
-
-def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
+async def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await scene.log.wait_for(1)
         scene.log.commit()
@@ -319,14 +290,14 @@ def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_s
         await asyncio.wait({member.task})
         capsys.readouterr()
         await scene.join(0).reaches(1)
-
-    play(tmp_path, story)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "round committed round=1" in line]
     assert "without this peer" not in line
 
 
-def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_counts_in_the_round_that_the_log_names(
+    tmp_path: Path,
+) -> None:
+    async with scene_in(tmp_path) as scene:
         quick = scene.join(1)
         await scene.log.wait_for(1)
         member = await scene.held(0)
@@ -354,11 +325,11 @@ def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_count
         assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (MICROBATCH, 0, 0)
         assert quick.status.promises_broken == 0
 
-    play(tmp_path, story)
 
-
-def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with scene_in(tmp_path) as scene:
         scene.log.refuses = "of another run"
         member = scene.join(0)
         await until(lambda: bool(member.status.dropped))
@@ -366,13 +337,11 @@ def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(tmp_p
         assert member.status.dropped == {"refused by the log": 1}
         assert member.status.samples_lost == MICROBATCHES * MICROBATCH
         await scene.log.wait_for(1)  # it goes on
-
-    play(tmp_path, story)
     assert f"{MICROBATCHES * MICROBATCH} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
-def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         scene.log.says_later = True
         member = scene.join(0)
         await until(lambda: len(scene.log.headers) >= 4)
@@ -380,11 +349,9 @@ def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
         await scene.log.wait_for(1)
         assert not member.status.dropped
 
-    play(tmp_path, story)
 
-
-def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with scene_in(tmp_path) as scene:
         cheated, other = scene.join(0), scene.join(1)
         await scene.log.wait_for(2)
         scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
@@ -393,16 +360,14 @@ def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: p
         await until(lambda: cheated.status.promises_broken == 1)
         await until(lambda: other.status.rounds_counted == 1)
         assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
-
-    play(tmp_path, story)
     assert (
         f"the log gave an inclusion promise for round 1 and did not keep it: {MICROBATCHES * MICROBATCH} samples are not in its table"
         in capsys.readouterr().out
     )
 
 
-def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await until(lambda: member.phase is Phase.PROMISED)
         silent = asyncio.Event()
@@ -422,14 +387,13 @@ def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) ->
         silent.set()
         await until(lambda: has_gone_well(scene, member, 1))
 
-    play(tmp_path, story)
-
 
 # Its own machine.
 
 
-def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
+
         def refuse(member: Member) -> None:
             member.store.signed(scene.log.ledger.run).path.with_name("signed.part").mkdir(parents=True)  # in the way, also of root
 
@@ -439,12 +403,10 @@ def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> No
         assert isinstance(caught.value.exceptions[0], StorageError)
         assert not scene.log.headers  # nothing was promised of what is not kept
 
-    play(tmp_path, story)
-
 
 @pytest.mark.parametrize("when", ["waiting for the log", "in a round"])
-def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
-    async def story(scene: Scene) -> None:
+async def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
+    async with scene_in(tmp_path) as scene:
         if when == "waiting for the log":
             scene.log.go_away()
         member = scene.join(0)
@@ -453,8 +415,6 @@ def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
         with pytest.raises(BaseExceptionGroup) as caught:
             await member.ends()
         assert isinstance(caught.value.exceptions[0], OwnFault)
-
-    play(tmp_path, story)
 
 
 def test_the_loop_needs_no_more_of_a_node_than_its_twin_has() -> None:

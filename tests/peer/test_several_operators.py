@@ -9,7 +9,7 @@ from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.memory_log import DEADLINE_S, OPERATOR, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
 
@@ -21,8 +21,8 @@ async def counts(scene: Scene, member: Member) -> None:
     await member.reaches(scene.log.ledger.round)
 
 
-def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_are_left(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_are_left(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, operators=OPERATORS) as scene:
         member = scene.join(0)
         for killed in range(2):
             await counts(scene, member)
@@ -48,14 +48,11 @@ def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_
         await until(lambda: member.status.waiting_for == "")
         await counts(scene, member)
 
-    play(tmp_path, story, operators=OPERATORS)
 
-
-def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPERATOR_LOOK_S", "OPERATOR_AWAY_S", "OPERATOR_BUSY_S"):
         monkeypatch.setattr(timeouts, name, 0.3)
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, operators=OPERATORS) as scene:
         member = scene.join(0)
         await counts(scene, member)
         silent = member.loop.context.log.operator
@@ -63,11 +60,9 @@ def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_
         await counts(scene, member)
         assert member.loop.context.log.operator != silent
 
-    play(tmp_path, story, operators=OPERATORS)
 
-
-def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, operators=OPERATORS) as scene:
         member = scene.join(0)
         await counts(scene, member)
         stops = member.loop.context.log.operator
@@ -81,5 +76,3 @@ def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(t
         await scene.log.endpoints[others[0]].call(member.endpoint.key, METHOD, shutdown_notice, timeout_s=DEADLINE_S)
         assert member.loop.ended == "the operators ended this run for good: as I say"
         await member.ends()
-
-    play(tmp_path, story, operators=OPERATORS)

@@ -14,7 +14,7 @@ from manta_swarm.protocol.cohorts import ALL, size_of
 from manta_swarm.protocol.records import Claim
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import met, until_together
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -33,8 +33,8 @@ def claims_of(scene: Scene, member: Member) -> list[Claim]:
     return [claim for claim in claims if claim.key == member.identity.public_key]
 
 
-def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEADY, **RUN) as scene:
         member = scene.join(0, sizing=sizing_of(scene), prepare=lambda member: setattr(member.worker, "takes_s", 0.5))
         for round_ in range(1, 30):
             await scene.log.wait_for(1)
@@ -50,11 +50,9 @@ def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> N
         assert member.status.cohort == "here"
         scene.log.commit()  # the rules take what it handed in
 
-    play(tmp_path, story, exchange=STEADY, **RUN)
 
-
-def test_cohort_peers_hand_in_together_what_suits_the_slowest_of_them_and_once_it_left_what_suits_the_others(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_cohort_peers_hand_in_together_what_suits_the_slowest_of_them_and_once_it_left_what_suits_the_others(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=SMALL_EXCHANGE, **RUN) as scene:
         scene.log.left_ms = 10_000
         sizes = [ALL, 3, 2]
         members = [scene.join(number, token=TOKEN, sizing=sizing_of(scene, size)) for number, size in enumerate(sizes)]
@@ -69,11 +67,9 @@ def test_cohort_peers_hand_in_together_what_suits_the_slowest_of_them_and_once_i
         await until_together(scene, 2)
         assert {claims_of(scene, member)[-1].cohort for member in members[:2]} == {"here.size-3"}
 
-    play(tmp_path, story, exchange=SMALL_EXCHANGE, **RUN)
 
-
-def test_while_light_contributors_are_here_a_peer_trains_small_networks_and_all_of_them_afterwards(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_while_light_contributors_are_here_a_peer_trains_small_networks_and_all_of_them_afterwards(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=SMALL_EXCHANGE, **RUN) as scene:
         here = SimpleNamespace(has_helpers=True)
         member = scene.join(0, sizing=sizing_of(scene, helped=here))
         await scene.log.wait_for(1)
@@ -84,5 +80,3 @@ def test_while_light_contributors_are_here_a_peer_trains_small_networks_and_all_
             scene.log.commit()
             await scene.log.wait_for(1)
         assert claims_of(scene, member)[-1].cohort == "here"
-
-    play(tmp_path, story, exchange=SMALL_EXCHANGE, **RUN)

@@ -3,6 +3,7 @@
 For tests of what children do. How a child is started and ends with its parent, ``test_child`` shows of real ones.
 """
 
+import contextlib
 import fcntl
 import importlib
 import os
@@ -26,10 +27,18 @@ _ABOVE = 512  # all numbers that a parent has said
 _asking = threading.Lock()  # the server, which answers one question at a time; a child's end is waited for in a thread
 
 
-class _Process(forked.Forked):
+class ForkedProcess(forked.Forked):
+    """One that several threads may look at, and that may end at any moment."""
+
     def poll(self) -> int | None:
+        """See ``Forked``."""
         with _asking:
             return super().poll()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to a program that runs; it may have ended since it was looked at, and then the server has it no more."""
+        with contextlib.suppress(ProcessLookupError):
+            super().send_signal(number)
 
 
 def _start(program: Program) -> Child:
@@ -47,7 +56,7 @@ def _start(program: Program) -> Child:
         caller, _ = door.accept()
         with caller:
             socket.send_fds(caller, [b"."], [theirs.fileno(), *files])
-    process: Any = _Process(server, pid, words)
+    process: Any = ForkedProcess(server, pid, words)
     return Child(program, process, ours)
 
 

@@ -21,7 +21,9 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signing import PublicKey
 from tests.peer.cohort.test_cohort import all_average, convened, mean_of, same, small_parts
-from tests.peer.cohorts import PEERS, Band, CohortPeer, LinksInMemory, all_of, base_of, play, vector_of
+from tests.peer.cohorts import PEERS, CohortPeer, LinksInMemory, all_of, band_with, base_of, vector_of
+
+pytestmark = pytest.mark.virtual_time
 
 STEPS = 3
 
@@ -58,31 +60,27 @@ def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any])
     own.send = send
 
 
-def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 4)
         own: Any = cohort_peers[2].cohort._links
         own.known.discard(cohort_peers[3].key)
         await all_average(cohort_peers)
         assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
 
-    play(story, local_steps=STEPS)
 
-
-def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         vectors = [vector_of(cohort_peer.number, 0, 3 * 64) for cohort_peer in cohort_peers]
         means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
         assert same(*means, near_mean(vectors, [16] * 3))
         assert [plan.owners for plan in plans] == [(cohort_peers[0].key,)]
 
-    play(story, local_steps=STEPS)
-
 
 @pytest.mark.parametrize(("name", "is_audited", "is_shared"), [(AFFINITY, True, False), (AFFINITY, False, True), ("here", True, True)])
-def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
         cohort_peers = [await band.join(number, name=name) for number in range(3)]
         for cohort_peer in cohort_peers:
             await cohort_peer.meet()
@@ -90,11 +88,9 @@ def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audite
         await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
 
-    play(story, local_steps=STEPS, is_audited=is_audited)
 
-
-def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 4)
 
         def die(_key: PublicKey, _turn: int, _values: Any) -> None:
@@ -108,11 +104,9 @@ def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: 
         await all_average(left, 1)
         assert [len(plan.owners) for plan in plans] == [4, 1, 3]
 
-    play(story, local_steps=STEPS)
 
-
-def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
         await all_average(cohort_peers)
@@ -125,12 +119,10 @@ def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds
         by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
         assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
 
-    play(story, local_steps=STEPS)
-
 
 @pytest.mark.parametrize("lie", ["other sums than it says", "no numbers", "much larger sums"])
-def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(band: Band) -> None:
+async def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         if lie == "other sums than it says":
             sends(cohort_peers[1], lambda _key, turn, values: values + 1 if turn else values)
@@ -153,11 +145,9 @@ def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Pl
         await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
-    play(story, local_steps=STEPS)
 
-
-def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(band: Band) -> None:
+async def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         true = AllReduce.follow
 
@@ -169,12 +159,10 @@ def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: li
         await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3, 1]
 
-    play(story, local_steps=STEPS)
-
 
 @pytest.mark.parametrize("to", ["all", "an owner", "the founder"])
-def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: str, plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: str, plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 4)
         victims = {
             "all": {cohort_peer.key for cohort_peer in cohort_peers},
@@ -191,32 +179,26 @@ def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: s
             assert same(own, vector_of(3, 0))
             assert cohort_peers[3].cohort_session.is_alone
 
-    play(story, local_steps=STEPS)
 
-
-def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS, is_audited=True) as band:
         cohort_peers = await convened(band, 4)
         sends(cohort_peers[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
         *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert same(*means, mean_of(cohort_peers[:3], 0))
         assert same(own, vector_of(3, 0))
 
-    play(story, local_steps=STEPS, is_audited=True)
 
-
-def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
-    async def story(band: Band) -> None:
+async def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
         await all_average(cohort_peers)
         assert [len(plan.owners) for plan in plans] == [3]
 
-    play(story, local_steps=STEPS)
 
-
-def test_only_the_founder_says_what_is_added() -> None:
-    async def story(band: Band) -> None:
+async def test_only_the_founder_says_what_is_added() -> None:
+    async with band_with(local_steps=STEPS) as band:
         cohort_peers = await convened(band, 3)
         averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
         await asyncio.sleep(0.1)
@@ -234,8 +216,6 @@ def test_only_the_founder_says_what_is_added() -> None:
             await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
         averaging.cancel()
         await asyncio.gather(averaging, return_exceptions=True)
-
-    play(story, local_steps=STEPS)
 
 
 # One side of it, and what comes over its links.

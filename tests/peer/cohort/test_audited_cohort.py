@@ -10,7 +10,9 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.records import ClaimStep
 from manta_swarm.protocol.signed import Signed
 from tests.peer.cohort.test_cohort import convened
-from tests.peer.cohorts import Band, CohortPeer, all_of, play, vector_of
+from tests.peer.cohorts import CohortPeer, all_of, band_with, vector_of
+
+pytestmark = pytest.mark.virtual_time
 
 COMMON, OTHER = vector_of(0, 100), vector_of(1, 100)
 LEARNT = vector_digest(COMMON)
@@ -21,15 +23,13 @@ def members(gathered: object) -> list[bytes]:
 
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
-def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
-    async def story(band: Band) -> None:
+async def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
+    async with band_with(is_audited=is_audited) as band:
         first, honest, liar = await convened(band, 3)
         gathered, accepted, refused = await all_of(first.found(), honest.hand_over(), liar.hand_over(names=LEARNT))
         assert members(gathered) == [first.key, honest.key]
         assert accepted is not None
         assert refused is None
-
-    play(story, is_audited=is_audited)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,10 @@ def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
         (OTHER, {"residual": b"s" * 32}, True),  # what it had left nobody else has
     ],
 )
-def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: object, changes: dict[str, bytes], is_in: bool) -> None:
-    async def story(band: Band) -> None:
+async def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(
+    given: object, changes: dict[str, bytes], is_in: bool
+) -> None:
+    async with band_with(local_steps=2, codec="topk-256-4", is_audited=True) as band:
         first, honest, other = await convened(band, 3)
         claimed = {"residual": b"r" * 32}
         gathered, accepted, found = await all_of(
@@ -53,8 +55,6 @@ def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(given: o
         assert accepted is not None
         assert (found is not None) is is_in
         assert members(gathered) == [cohort_peer.key for cohort_peer in (first, honest, other) if is_in or cohort_peer is not other]
-
-    play(story, local_steps=2, codec="topk-256-4", is_audited=True)
 
 
 # What a member gives in a step carries its signed claim up to there.
@@ -69,8 +69,8 @@ async def stepped(cohort_peers: list[CohortPeer], *steps: int) -> None:
 
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
-def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
-    async def story(band: Band) -> None:
+async def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
+    async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
         cohort_peers = first, second, lost = await convened(band, 3)
         await stepped(cohort_peers, 0, 1)
         lost.die()
@@ -86,11 +86,9 @@ def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_a
         else:
             assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b11, [0b11] * 4)
 
-    play(story, local_steps=STEPS, is_audited=is_audited)
 
-
-def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
+    async with band_with(local_steps=STEPS, is_audited=True) as band:
         cohort_peers = first, *others = await convened(band, 3)
         await stepped(cohort_peers, 0)
         for cohort_peer in others:
@@ -104,11 +102,9 @@ def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None
         with pytest.raises(ValueError, match=r"in the mean of a step"):
             await gathered.without(frozenset({others[0].key}))
 
-    play(story, local_steps=STEPS, is_audited=True)
 
-
-def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
-    async def story(band: Band) -> None:
+async def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
+    async with band_with(local_steps=STEPS, is_audited=True) as band:
         cohort_peers = first, *_, last = await convened(band, 3)
         await stepped(cohort_peers, 0, 1, 2, 3)
         gathered, *_ = await all_of(
@@ -117,8 +113,6 @@ def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step(
         assert members(gathered) == [cohort_peer.key for cohort_peer in cohort_peers[:2]]
         assert [claim.open().key for claim in gathered.dropped] == [last.key]
         assert list(gathered.dropped[0].open().steps) == last.steps
-
-    play(story, local_steps=STEPS, is_audited=True)
 
 
 def steps_with(cohort_peer: CohortPeer, **changes: Any) -> dict[str, Any]:
@@ -153,8 +147,8 @@ LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
-    async def story(band: Band) -> None:
+async def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
+    async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
         cohort_peers = first, honest, liar = await convened(band, 3)
         await stepped(cohort_peers, 0)
         given = vector_of(liar.number, 1)
@@ -170,8 +164,6 @@ def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_
         assert members(gathered) == [first.key, honest.key]
         assert [list(claim.open().steps) for claim in gathered.dropped] == ([liar.steps[:1]] if is_audited else [])
 
-    play(story, local_steps=STEPS, is_audited=is_audited)
-
 
 LIES_AT_THE_END: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     **{name: fault for name, fault in FAULTS.items() if "residual" not in name},
@@ -182,8 +174,10 @@ LIES_AT_THE_END: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES_AT_THE_END)
-def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs_its_member_what_it_gave_at_the_end_alone(lie: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs_its_member_what_it_gave_at_the_end_alone(
+    lie: str,
+) -> None:
+    async with band_with(local_steps=STEPS, is_audited=True) as band:
         cohort_peers = first, honest, liar = await convened(band, 3)
         await stepped(cohort_peers, 0, 1, 2, 3)
         gathered, accepted, refused = await all_of(
@@ -194,12 +188,10 @@ def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step_costs
         assert members(gathered) == [first.key, honest.key]
         assert [list(claim.open().steps) for claim in gathered.dropped] == [liar.steps]
 
-    play(story, local_steps=STEPS, is_audited=True)
-
 
 @pytest.mark.parametrize("when", ["left out", "no answer"])
-def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(when: str) -> None:
-    async def story(band: Band) -> None:
+async def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_left_out_of_it_not(when: str) -> None:
+    async with band_with(local_steps=STEPS, is_audited=True) as band:
         first, honest, other = await convened(band, 3)
         if when == "no answer":
             first.die()
@@ -210,15 +202,11 @@ def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoever_was_
         assert other.cohort_session.may_be_listed is (when == "no answer")
         assert honest.cohort_session.may_be_listed is (when == "left out")
 
-    play(story, local_steps=STEPS, is_audited=True)
-
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
-def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
-    async def story(band: Band) -> None:
+async def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
+    async with band_with(is_audited=is_audited) as band:
         founder, *others = await convened(band, 3)
         gathered, *accepted = await all_of(founder.found(with_mean=True), *(cohort_peer.hand_over() for cohort_peer in others))
         assert [each.mean is not None for each in accepted] == [is_audited] * 2
         assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)
-
-    play(story, is_audited=is_audited)

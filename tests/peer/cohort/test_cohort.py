@@ -71,13 +71,15 @@ from tests.peer.cohorts import (
     Band,
     CohortPeer,
     all_of,
+    band_with,
     base_of,
     context_in,
     inclusion_promise_for,
-    play,
     so_far,
     vector_of,
 )
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.fixture(params=["owners", "founder"])
@@ -129,19 +131,17 @@ async def never(_caller: PublicKey, _request: bytes) -> bytes:
 # A place in a roster.
 
 
-def test_cohort_peers_take_their_places_under_the_smallest_key() -> None:
-    async def story(band: Band) -> None:
+async def test_cohort_peers_take_their_places_under_the_smallest_key() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 4)
         assert [cohort_peer.cohort_session.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
         assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
         assert now() == 0.0  # nobody is waited for who is not there
         assert len({cohort_peer.cohort_session.step_ends(0) for cohort_peer in cohort_peers}) == 1
 
-    play(story, local_steps=3)
 
-
-def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
-    async def story(band: Band) -> None:
+async def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
+    async with band_with() as band:
         cohort_peers = [await band.join(0), await band.join(1, token=None)]
         for cohort_peer in cohort_peers:
             await cohort_peer.meet()
@@ -149,12 +149,10 @@ def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
         assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
         assert not band.network.endpoints[cohort_peers[1].key].handlers
 
-    play(story)
-
 
 @pytest.mark.parametrize("settings", [{"token": sha256(b"another")}, {"name": "there"}])
-def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, Any]) -> None:
-    async def story(band: Band) -> None:
+async def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, Any]) -> None:
+    async with band_with() as band:
         cohort_peers = [await band.join(0), await band.join(1, **settings), await band.join(2)]
         for _ in range(2):
             for cohort_peer in cohort_peers:
@@ -164,11 +162,9 @@ def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, An
         assert cohort_peers[1].cohort_session.is_alone
         assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
 
-    play(story)
 
-
-def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
-    async def story(band: Band) -> None:
+async def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 2)
         stranger = CohortPeer(band, 5, token=None)
         await stranger.neighbours.announce(cohort="here", round_=0)
@@ -184,11 +180,9 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
             with pytest.raises(Refused, match="token"):
                 await stranger.endpoint.call(cohort_peers[0].key, method, pack(request), timeout_s=1.0)
 
-    play(story, local_steps=2)
 
-
-def test_a_founder_waits_for_nobody_while_there_is_work() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_waits_for_nobody_while_there_is_work() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await band.gather_round(3)
         await cohort_peers[0].convene()
         assert now() == 0.0
@@ -198,35 +192,28 @@ def test_a_founder_waits_for_nobody_while_there_is_work() -> None:
         assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
         await all_average(cohort_peers[:2])
 
-    play(story, local_steps=3)
 
-
-def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(after_s=1.5), cohort_peers[1].convene(), cohort_peers[2].convene())
         assert now() == 1.5
         assert len(cohort_peers[0].cohort_session.members) == 3
 
-    play(story)
-
 
 @pytest.mark.parametrize("left_ms", [60_000.0, 4_000.0])
-def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float) -> None:
-    async def story(band: Band) -> None:
+async def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float) -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[1].convene(left_ms=left_ms), cohort_peers[2].convene(left_ms=left_ms))  # the founder never comes
         assert now() <= min(left_ms / 8000, 2.0) + 0.01
         assert cohort_peers[1].cohort_session.is_alone
         assert cohort_peers[2].cohort_session.is_alone
 
-    play(story)
 
-
-def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
+async def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
     """A first step may be short; who needs longer to get the state is waited for as long as a place is looked for."""
-
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await band.gather_round(3)
 
         async def early(cohort_peer: CohortPeer) -> Any:
@@ -241,22 +228,18 @@ def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
         assert same(*means, mean_of(cohort_peers, 0))
         assert now() == 1.5
 
-    play(story, local_steps=3)
 
-
-def test_who_comes_after_the_first_step_is_over_is_alone() -> None:
-    async def story(band: Band) -> None:
+async def test_who_comes_after_the_first_step_is_over_is_alone() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(), cohort_peers[1].convene())
         await all_of(cohort_peers[0].average(0, after_s=3.0), cohort_peers[1].average(0, after_s=3.0))
         assert (await cohort_peers[2].convene()).is_alone
         await all_average(cohort_peers[:2], 1)
 
-    play(story, local_steps=3)
 
-
-def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> None:
-    async def story(band: Band) -> None:
+async def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(3)
         times = []
         for round_ in range(1, SILENT_ROUNDS + 3):
@@ -270,11 +253,9 @@ def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> N
         await all_of(*(cohort_peer.convene(SILENT_ROUNDS + 3) for cohort_peer in cohort_peers))
         assert len(cohort_peers[0].cohort_session.members) == 3
 
-    play(story, local_steps=2)
 
-
-def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
         assert cohort_peers[1].cohort_session.is_alone
@@ -287,11 +268,9 @@ def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_agai
         await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
         assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
 
-    play(story)
 
-
-def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await cohort_peers[0].endpoint.serve(JOIN, never)
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
@@ -301,11 +280,9 @@ def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None
             assert cohort_peers[1].cohort_session.is_founder
             assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
-    play(story)
 
-
-def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         cohort_peers[0].die()
         await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
@@ -313,23 +290,19 @@ def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
         assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
         assert cohort_peers[2].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
-    play(story)
-
 
 @pytest.mark.parametrize("settings", [{"microbatch_ms": 9_000}, {"after_s": 19.0}], ids=["slow", "late"])
-def test_who_is_slow_or_comes_after_the_first_step_was_due_takes_no_place(settings: dict[str, Any]) -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_slow_or_comes_after_the_first_step_was_due_takes_no_place(settings: dict[str, Any]) -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(**settings))  # steps take 20 s
         assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
         assert cohort_peers[2].cohort_session.is_alone
         assert now() == settings.get("after_s", 0.0)
 
-    play(story, local_steps=3)
 
-
-def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await band.gather_round(3)
         for round_ in (1, 2):
             await all_of(
@@ -339,11 +312,9 @@ def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
             assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
             assert cohort_peers[1].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
-    play(story, local_steps=3)
 
-
-def test_who_asks_the_wrong_one_is_sent_on() -> None:
-    async def story(band: Band) -> None:
+async def test_who_asks_the_wrong_one_is_sent_on() -> None:
+    async with band_with() as band:
         """The last one has not met the first one yet but for a hello, and thinks it silent."""
         cohort_peers = await band.gather_round(3)
         assert cohort_peers[2].cohort._service is not None
@@ -352,11 +323,9 @@ def test_who_asks_the_wrong_one_is_sent_on() -> None:
         assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
         assert len(cohort_peers[0].cohort_session.members) == 3
 
-    play(story)
 
-
-def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(2)
 
         async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
@@ -366,11 +335,9 @@ def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
         await cohort_peers[0].cohort._service.links.serve(JOIN, send_on)
         assert (await cohort_peers[1].convene()).is_alone
 
-    play(story)
 
-
-def test_who_is_sent_round_in_circles_gives_up() -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_sent_round_in_circles_gives_up() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         asked = []
         for cohort_peer, other in ((cohort_peers[0], cohort_peers[1]), (cohort_peers[1], cohort_peers[0])):
@@ -383,13 +350,10 @@ def test_who_is_sent_round_in_circles_gives_up() -> None:
         assert (await cohort_peers[2].convene()).is_alone
         assert len(asked) == 3
 
-    play(story)
 
-
-def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
+async def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
     """Where cohorts may change, peers may see them differently for a moment: the second one believes that the first is of its own."""
-
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(4)
         first, second, third, fourth = cohort_peers
         everybody = frozenset(cohort_peer.key for cohort_peer in cohort_peers)
@@ -402,11 +366,9 @@ def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_ow
         assert cohort_sessions[0].is_alone
         assert cohort_sessions[1].members == tuple(cohort_peer.key for cohort_peer in (second, third, fourth))
 
-    play(story, local_steps=2)
 
-
-def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_proved_as_much() -> None:
-    async def story(band: Band) -> None:
+async def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_proved_as_much() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(3)
         for cohort_peer, others in zip(cohort_peers, (cohort_peers[1:2], cohort_peers[:1], ()), strict=True):
             cohort_peer.group = Group("lone" if cohort_peer is cohort_peers[2] else "here", frozenset(other.key for other in others))
@@ -416,11 +378,9 @@ def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_proved_as_m
         await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert [cohort_session.is_alone for cohort_session in cohort_sessions] == [False, False, True]
 
-    play(story, local_steps=2)
 
-
-def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
-    async def story(band: Band) -> None:
+async def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
+    async with band_with(local_steps=2) as band:
         first, second = await band.gather_round(2)
         await all_of(first.convene(), second.convene())
         await all_of(first.average(0), second.average(0))
@@ -431,11 +391,9 @@ def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
         cohort_sessions = await all_of(first.convene(2), second.convene(2))
         assert [cohort_session.founder for cohort_session in cohort_sessions] == [first.key, second.key]
 
-    play(story, local_steps=2)
 
-
-def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
-    async def story(band: Band) -> None:
+async def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(4)
         halves = [{cohort_peers[0].key, cohort_peers[1].key}, {cohort_peers[2].key, cohort_peers[3].key}]
         band.network.lost = lambda sender, receiver, _: any((sender in half) != (receiver in half) for half in halves)
@@ -445,11 +403,9 @@ def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
         assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
         assert same(means[2], means[3], mean_of(cohort_peers[2:], 0))
 
-    play(story, local_steps=2)
 
-
-def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
-    async def story(band: Band) -> None:
+async def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = [await band.join(number) for number in range(4)]
         first, second = (cohort_peers[0].key, cohort_peers[1].key)
         band.network.lost = lambda sender, receiver, _: {sender, receiver} == {first, second}
@@ -462,23 +418,18 @@ def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt() -> None:
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
         assert same(*(means[0], means[2], means[3]), mean_of([cohort_peers[0], cohort_peers[2], cohort_peers[3]], 0))
 
-    play(story, local_steps=2)
 
-
-def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manta_swarm.protocol.rosters.MAX_COHORT", 3)
-
-    async def story(band: Band) -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(5)
         await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
         assert len(cohort_peers[0].cohort_session.members) == 3
         assert sum(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers) == 2
 
-    play(story)
 
-
-def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
-    async def story(band: Band) -> None:
+async def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await all_of(cohort_peers[0].convene(2), cohort_peers[1].convene(2), cohort_peers[2].convene(1))
         assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
@@ -487,11 +438,9 @@ def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
         await cohort_peers[2].convene(2)
         assert len(cohort_peers[0].cohort_session.members) == 3
 
-    play(story)
 
-
-def test_a_place_is_given_up_with_the_next_one() -> None:
-    async def story(band: Band) -> None:
+async def test_a_place_is_given_up_with_the_next_one() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 3)
         giving = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
         await asyncio.sleep(0.1)
@@ -500,13 +449,10 @@ def test_a_place_is_given_up_with_the_next_one() -> None:
         assert cohort_peers[1].cohort_session.is_alone
         assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
 
-    play(story, local_steps=2)
 
-
-def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
+async def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
     """A commit came in the meantime, and the next place was found first."""
-
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(3)
         cohort_peers[0].die()
         slow = asyncio.create_task(cohort_peers[2].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
@@ -515,11 +461,9 @@ def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> None:
         assert (await slow).is_alone
         await all_average(cohort_peers[1:])
 
-    play(story, local_steps=2)
 
-
-def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
-    async def story(band: Band) -> None:
+async def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
+    async with band_with() as band:
         cohort_peers = await band.gather_round(3)
         await cohort_peers[0].endpoint.serve(JOIN, never)
         looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
@@ -531,11 +475,9 @@ def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
         assert (await cohort_peers[2].convene()).is_alone
         assert now() == pytest.approx(0.1)
 
-    play(story)
 
-
-def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 3)
         giving = [asyncio.create_task(cohort_peer.average(0, after_s=0.0)) for cohort_peer in cohort_peers[1:]]
         await asyncio.sleep(0.1)
@@ -545,14 +487,12 @@ def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
         ]
         assert now() < 1.0
 
-    play(story, local_steps=2)
-
 
 # Steps.
 
 
-def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 4)
         samples = [16, 32, 48, 208]  # of which 80 count
         for step in range(3):
@@ -562,8 +502,6 @@ def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
             assert same(*means, mean_of(cohort_peers, step, [16, 32, 48, 80]))
             assert all(mean.flags.writeable for mean in means)
         assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
-
-    play(story, local_steps=3)
 
 
 async def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -576,8 +514,8 @@ async def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: s
     await band.end()
 
 
-def test_steps_are_due_one_after_the_other_within_the_time() -> None:
-    async def story(band: Band) -> None:
+async def test_steps_are_due_one_after_the_other_within_the_time() -> None:
+    async with band_with(local_steps=4) as band:
         cohort_peers = await convened(band, 2)
         due = []
         for step in range(4):
@@ -585,11 +523,9 @@ def test_steps_are_due_one_after_the_other_within_the_time() -> None:
             await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
         assert due == pytest.approx([15_000 - 937.5, 30_000 - 1875, 45_000 - 2812.5, 60_000 - 3750], abs=1)
 
-    play(story, local_steps=4)
 
-
-def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on() -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on() -> None:
+    async with band_with(local_steps=4) as band:
         cohort_peers = await convened(band, 4)
         await all_average(cohort_peers)
         cohort_peers[1].die()
@@ -602,12 +538,10 @@ def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on() -> None
         await all_average(left, 2)
         assert now() == pytest.approx(due_s, abs=0.01)
 
-    play(story, local_steps=4)
-
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 3)
         for earlier in range(step):
             await all_average(cohort_peers, earlier)
@@ -626,22 +560,18 @@ def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) ->
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
         assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
-    play(story, local_steps=3)
 
-
-def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 3)
         due_s = (cohort_peers[1].cohort_session.step_ends(0) or 0.0) / 1000
         means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[1:]))
         assert same(means[0], vector_of(1, 0))
         assert now() <= due_s + 2 * 20 + 1  # two steps
 
-    play(story, local_steps=3)
 
-
-def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 3)
         means = await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0), cohort_peers[2].average(0, after_s=40.0))
         assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
@@ -649,11 +579,9 @@ def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
         assert cohort_peers[2].cohort_session.is_alone
         await all_average(cohort_peers[:2], 1)
 
-    play(story, local_steps=3)
 
-
-def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> None:
-    async def story(band: Band) -> None:
+async def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> None:
+    async with band_with(local_steps=3) as band:
         cohort_peers = await convened(band, 2)
         vector = vector_of(0)
         assert await cohort_peers[0].average(0, vector) is vector
@@ -664,8 +592,6 @@ def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> No
         assert await cohort_peers[0].average(1, vector, after_s=0.0) is vector
         assert await cohort_peers[0].found() is None
         assert now() == began
-
-    play(story, local_steps=3)
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -681,12 +607,11 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("vector", "reason"), BAD.values(), ids=BAD)
-def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it_who_is_told_why(
+async def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it_who_is_told_why(
     vector: Any, reason: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "manta.cohort")
-
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=3) as band:
         *good, bad = await convened(band, 4)
         *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in good), bad.average(0, vector))
         assert same(*means, mean_of(good, 0))
@@ -696,23 +621,19 @@ def test_a_vector_that_cannot_be_averaged_costs_only_who_gave_it_who_is_told_why
         assert f"alone round=1 reason=left out: {reason}" in caplog.messages
         await all_average(good, 1)
 
-    play(story, local_steps=3)
-
 
 @pytest.mark.parametrize("what", ["nan", "infinite", "overflowing", "huge"])
-def test_a_founder_whose_own_vector_is_bad_spoils_nobody_s(what: str, way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_whose_own_vector_is_bad_spoils_nobody_s(what: str, way: str) -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 3)
         means = await all_of(cohort_peers[0].average(0, BAD[what][0]), cohort_peers[1].average(0), cohort_peers[2].average(0))
         assert same(means[1], vector_of(1, 0))
         assert same(means[2], vector_of(2, 0))
         assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
 
-    play(story, local_steps=2)
 
-
-def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
-    async def story(band: Band) -> None:
+async def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 2)
         service = cohort_peers[0].cohort._service
         assert service is not None
@@ -732,11 +653,9 @@ def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
         assert same(await cohort_peers[1].average(0), vector_of(1, 0))
         assert cohort_peers[1].cohort_session.is_alone
 
-    play(story, local_steps=2)
 
-
-def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
-    async def story(band: Band) -> None:
+async def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 2)
         said = await all_reduce.described(vector_of(1), ())
 
@@ -755,14 +674,12 @@ def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> None:
         mean = await cohort_peers[0].average(0)
         assert same(mean, await first, near_mean([vector_of(0, 0), vector_of(1)], [16, 16]))
 
-    play(story, local_steps=2)
-
 
 # The contribution.
 
 
-def test_all_claims_come_into_one_contribution(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_all_claims_come_into_one_contribution(way: str) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
         gathered, *accepted = await all_of(cohort_peers[0].found(), *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]))
         assert isinstance(gathered, Gathered)
@@ -774,11 +691,9 @@ def test_all_claims_come_into_one_contribution(way: str) -> None:
             assert each.inclusion_promise.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
             assert each.mean is None  # a dense codec leaves no residual
 
-    play(story)
 
-
-def test_where_all_give_the_same_no_vector_travels() -> None:
-    async def story(band: Band) -> None:
+async def test_where_all_give_the_same_no_vector_travels() -> None:
+    async with band_with(local_steps=2, codec="topk-256-4") as band:
         cohort_peers = await convened(band, 3)
         band.network.lost = lambda _sender, _receiver, method: method == links.CHUNK
         common = vector_of(50)
@@ -787,13 +702,10 @@ def test_where_all_give_the_same_no_vector_travels() -> None:
         )
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common] * 3, [32] * 3))
 
-    play(story, local_steps=2, codec="topk-256-4")
 
-
-def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_comes_first() -> None:
+async def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_comes_first() -> None:
     """A weighted mean of equal vectors is not that vector, in its last bits, and depends on the order."""
-
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=2, codec="topk-256-4") as band:
         cohort_peers = await convened(band, 4)
         common = vector_of(50)
 
@@ -806,11 +718,9 @@ def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_come
         assert not same(expected, near_mean([common] * 4, [64, 48, 32, 32]))
         assert same(gathered.mean, expected, *(each.mean for each in accepted))
 
-    play(story, local_steps=2, codec="topk-256-4")
 
-
-def test_who_gives_another_vector_than_the_others_is_asked_for_it_and_all_get_what_is_coded(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_who_gives_another_vector_than_the_others_is_asked_for_it_and_all_get_what_is_coded(way: str) -> None:
+    async with band_with(local_steps=2, codec="topk-256-4") as band:
         cohort_peers = await convened(band, 3)
         common, other = vector_of(50), vector_of(51)
         gathered, *accepted = await all_of(
@@ -818,21 +728,17 @@ def test_who_gives_another_vector_than_the_others_is_asked_for_it_and_all_get_wh
         )
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common, common, other], [32] * 3))
 
-    play(story, local_steps=2, codec="topk-256-4")
 
-
-def test_claims_weigh_their_samples_up_to_the_cap() -> None:
-    async def story(band: Band) -> None:
+async def test_claims_weigh_their_samples_up_to_the_cap() -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 2)
         gathered, _ = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(microbatches=10))
         assert gathered.weights == (32, 80)
         assert same(gathered.mean, near_mean([vector_of(0, 100), vector_of(1, 100)], [32, 80]))
 
-    play(story)
 
-
-def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
-    async def story(band: Band) -> None:
+async def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
         due_s = (cohort_peers[0].cohort_session.step_ends(0) or 0.0) / 1000
         cohort_peers[2].die()
@@ -841,12 +747,10 @@ def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
         assert accepted is not None
         assert due_s < now() <= 60
 
-    play(story)
-
 
 @pytest.mark.parametrize("when", ["before", "while it gathers", "after the header"])
-def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
         if when == "before":
             cohort_peers[0].die()
@@ -868,11 +772,9 @@ def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) 
         await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
         assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
-    play(story)
 
-
-def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
 
         async def give_up() -> None:
@@ -883,11 +785,9 @@ def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
         assert accepted == [None, None]
         assert now() < 1.0
 
-    play(story)
 
-
-def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(way: str) -> None:
+    async with band_with(codec="topk-256-4") as band:
         cohort_peers = await convened(band, 4)
         gathered, *accepted = await all_of(
             cohort_peers[0].found(with_mean=True, leave_out=[cohort_peers[2]]),
@@ -900,11 +800,9 @@ def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(
         assert same(gathered.mean, accepted[0].mean, accepted[2].mean)
         assert cohort_peers[2].cohort_session.is_alone
 
-    play(story, codec="topk-256-4")
 
-
-def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> None:
-    async def story(band: Band) -> None:
+async def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> None:
+    async with band_with(local_steps=2, codec="topk-256-4") as band:
         cohort_peers = await convened(band, 3)
         common = vector_of(50)
         gathered, *accepted = await all_of(
@@ -915,12 +813,10 @@ def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> None:
         assert same(gathered.mean, accepted[0].mean, near_mean([common] * 2, [32] * 2))
         assert accepted[1] is None
 
-    play(story, local_steps=2, codec="topk-256-4")
-
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
         gathered, first, second = await all_of(
             cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over(BAD[what][0])
@@ -929,8 +825,6 @@ def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> 
         assert first is not None
         assert second is None
         assert now() == 0.0
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -946,8 +840,8 @@ def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> 
         None,  # it is not signed
     ],
 )
-def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any] | None) -> None:
-    async def story(band: Band) -> None:
+async def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any] | None) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
         claim = cohort_peers[2].claim(**changes or {})
         given = claim if changes else Signed(Claim, claim.payload, bytes(64))
@@ -956,8 +850,6 @@ def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any] | None) -
         assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
         assert first is not None
         assert second is None
-
-    play(story)
 
 
 def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str, Accepted]:
@@ -989,8 +881,8 @@ def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str,
 
 
 @pytest.mark.parametrize("lie", range(9))
-def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
-    async def story(band: Band) -> None:
+async def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 3)
 
         async def found() -> None:
@@ -1009,20 +901,16 @@ def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
         assert cohort_peers[1].cohort_session.is_alone
         assert other is not None
 
-    play(story)
 
-
-def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
+    async with band_with() as band:
         cohort_peers = await convened(band, 2)
         assert await cohort_peers[1].hand_over(until_s=0.0) is None
         assert now() == 0.0
 
-    play(story)
 
-
-def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None:
-    async def story(band: Band) -> None:
+async def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None:
+    async with band_with(codec="topk-256-4") as band:
         cohort_peers = await convened(band, 3)
         founder, first = cohort_peers[0].key, cohort_peers[1].key
         ways = {(founder, first, links.CHUNK), (first, founder, SUM)}
@@ -1032,11 +920,9 @@ def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None
         assert unlucky.mean is None
         assert lucky.mean is not None
 
-    play(story, codec="topk-256-4")
 
-
-def test_a_whole_round_after_the_other_with_a_death_in_the_middle(way: str) -> None:
-    async def story(band: Band) -> None:
+async def test_a_whole_round_after_the_other_with_a_death_in_the_middle(way: str) -> None:
+    async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(4)
         for round_ in range(1, 6):
             if round_ == 3:
@@ -1048,16 +934,14 @@ def test_a_whole_round_after_the_other_with_a_death_in_the_middle(way: str) -> N
             await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
             await all_average(cohort_peers)
 
-    play(story, local_steps=2)
-
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are counted in /proc")
-def test_rounds_leave_no_files_open() -> None:
+async def test_rounds_leave_no_files_open() -> None:
     def open_files() -> int:
         gc.collect()  # what is mapped goes with the vectors that are views of it
         return len(os.listdir("/proc/self/fd"))
 
-    async def story(band: Band) -> None:
+    async with band_with(local_steps=2, codec="topk-256-4") as band:
         cohort_peers = await band.gather_round(3)
         counts = []
         for round_ in range(1, 13):
@@ -1070,8 +954,6 @@ def test_rounds_leave_no_files_open() -> None:
             assert None not in accepted
             counts.append(open_files())
         assert max(counts[5:]) <= max(counts[:5])
-
-    play(story, local_steps=2, codec="topk-256-4")
 
 
 # What strangers send.

@@ -1,7 +1,7 @@
 """Which cohort a peer is of, and why, among peers that measure, announce themselves and look, in memory and virtual time."""
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,7 +16,9 @@ from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
 from tests.network.test_neighbours import ProvenCohortPeers
-from tests.network.virtual_time import LOOP_CLOCK, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK
+
+pytestmark = pytest.mark.virtual_time
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key
@@ -68,63 +70,55 @@ class Crowd:
         return [cohort_membership.name for cohort_membership in self.companies]
 
 
-def play(crowd: Crowd, story: Callable[[Crowd], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        for endpoint in crowd.endpoints:
-            await serve_pings(endpoint)
-        await story(crowd)
-
-    run_virtual(whole())
+async def answering(crowd: Crowd) -> Crowd:
+    """Return a crowd, once all in it can be measured."""
+    for endpoint in crowd.endpoints:
+        await serve_pings(endpoint)
+    return crowd
 
 
 OPEN = Choice.AFFINITY
 EAST, WEST = b"e" * 16, b"w" * 16
 
 
-def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> None:
-    async def story(crowd: Crowd) -> None:
-        assert crowd.names() == [first_name(key) for key in PEERS[:6]]
-        for _ in range(3):
-            await crowd.look()
-        names = crowd.names()
-        assert len(set(names)) == 2
-        assert len({*names[:3]}) == len({*names[3:]}) == 1
-        for number, cohort_membership in enumerate(crowd.companies):
-            others = range(3) if number < 3 else range(3, 6)
-            assert cohort_membership.group.members == {PEERS[other] for other in others if other != number}
-        for _ in range(3):
-            await crowd.look()
-            assert crowd.names() == names
-        assert crowd.companies[0].why(()) == "same host as 2 others"
-
-    play(Crowd([OPEN] * 6, hosts=[EAST] * 3 + [WEST] * 3), story)
+async def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> None:
+    crowd = await answering(Crowd([OPEN] * 6, hosts=[EAST] * 3 + [WEST] * 3))
+    assert crowd.names() == [first_name(key) for key in PEERS[:6]]
+    for _ in range(3):
+        await crowd.look()
+    names = crowd.names()
+    assert len(set(names)) == 2
+    assert len({*names[:3]}) == len({*names[3:]}) == 1
+    for number, cohort_membership in enumerate(crowd.companies):
+        others = range(3) if number < 3 else range(3, 6)
+        assert cohort_membership.group.members == {PEERS[other] for other in others if other != number}
+    for _ in range(3):
+        await crowd.look()
+        assert crowd.names() == names
+    assert crowd.companies[0].why(()) == "same host as 2 others"
 
 
-def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(4):
-            await crowd.look()
-        names = crowd.names()
-        assert names[0] == names[1] != names[2] == first_name(PEERS[2])
-        assert crowd.companies[0].why(()) == "at most 2.0 ms from 1 other"
-        assert crowd.companies[2].why(()) == "alone: nobody is near enough; the nearest is up to 45 ms away"
-        assert "45 ms from the aggregator" in crowd.companies[2].round_trips()
-
-    play(Crowd([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0), story)
+async def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> None:
+    crowd = await answering(Crowd([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0))
+    for _ in range(4):
+        await crowd.look()
+    names = crowd.names()
+    assert names[0] == names[1] != names[2] == first_name(PEERS[2])
+    assert crowd.companies[0].why(()) == "at most 2.0 ms from 1 other"
+    assert crowd.companies[2].why(()) == "alone: nobody is near enough; the nearest is up to 45 ms away"
+    assert "45 ms from the aggregator" in crowd.companies[2].round_trips()
 
 
-def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(3):
-            await crowd.look()
-        names = crowd.names()
-        assert names[0] == names[1] != names[2] == names[3] == "lab"
-        assert crowd.companies[0].group.members == {PEERS[1]}
-        assert crowd.companies[2].group.members is None
-        assert crowd.companies[3].group.members == frozenset()
-        assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 cohort peer with its token"
-
-    play(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4), story)
+async def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
+    crowd = await answering(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4))
+    for _ in range(3):
+        await crowd.look()
+    names = crowd.names()
+    assert names[0] == names[1] != names[2] == names[3] == "lab"
+    assert crowd.companies[0].group.members == {PEERS[1]}
+    assert crowd.companies[2].group.members is None
+    assert crowd.companies[3].group.members == frozenset()
+    assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 cohort peer with its token"
 
 
 @pytest.mark.parametrize(
@@ -135,94 +129,80 @@ def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
         (Choice.NOISE, "alone: it adds noise to what it hands in"),
     ],
 )
-def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> None:
-    async def story(crowd: Crowd) -> None:
-        await crowd.look()
-        assert crowd.companies[0].group.members == frozenset()
-        assert crowd.companies[0].why(()).startswith(says)
-
-    play(Crowd([choice, OPEN], hosts=[EAST] * 2), story)
+async def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> None:
+    crowd = await answering(Crowd([choice, OPEN], hosts=[EAST] * 2))
+    await crowd.look()
+    assert crowd.companies[0].group.members == frozenset()
+    assert crowd.companies[0].why(()).startswith(says)
 
 
 @pytest.mark.parametrize("choice", [Choice.HOST, Choice.LABEL, Choice.ALONE, Choice.GATEWAY, Choice.NOISE])
-def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Choice) -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(3):
-            await crowd.look()
-        assert set(crowd.names()) == {"lab"}
-        suggestion = crowd.companies[0].suggestion()
-        assert suggestion == "same host as 1 other, at most 2.0 ms from 1 other"
-        assert crowd.companies[3].suggestion() == ""
-
+async def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Choice) -> None:
     near = {(0, 2), (1, 2)}
-    play(Crowd([choice] * 4, hosts=[EAST, EAST, b"", b""], one_way_ms=lambda *pair: 1.0 if pair in near else 20.0), story)
-
-
-def test_a_lone_peer_of_consent_says_why() -> None:
-    async def story(crowd: Crowd) -> None:
+    crowd = await answering(Crowd([choice] * 4, hosts=[EAST, EAST, b"", b""], one_way_ms=lambda *pair: 1.0 if pair in near else 20.0))
+    for _ in range(3):
         await crowd.look()
-        assert crowd.companies[0].why(()).startswith("alone: no other peer of this user on this host")
-        assert crowd.companies[0].why([PublicKey(PEERS[1])]) == "1 other peer of the same user on this host"
-        assert crowd.companies[1].why(()) == "alone: nobody else is in the run whose cohort affinity decides"
+    assert set(crowd.names()) == {"lab"}
+    suggestion = crowd.companies[0].suggestion()
+    assert suggestion == "same host as 1 other, at most 2.0 ms from 1 other"
+    assert crowd.companies[3].suggestion() == ""
 
-    play(Crowd([Choice.HOST, OPEN]), story)
+
+async def test_a_lone_peer_of_consent_says_why() -> None:
+    crowd = await answering(Crowd([Choice.HOST, OPEN]))
+    await crowd.look()
+    assert crowd.companies[0].why(()).startswith("alone: no other peer of this user on this host")
+    assert crowd.companies[0].why([PublicKey(PEERS[1])]) == "1 other peer of the same user on this host"
+    assert crowd.companies[1].why(()) == "alone: nobody else is in the run whose cohort affinity decides"
 
 
 @pytest.mark.parametrize("choice", [OPEN, Choice.LABEL])
-def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_again(choice: Choice) -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(3):
-            await crowd.look([0, 1])
-        (name,) = set(crowd.names()[:2])
-        assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
-        assert crowd.companies[1].why_size() == "3 of 4: its slowest device is this one, --size 3"
-        for _ in range(3):
-            await crowd.look()
-        assert set(crowd.names()) == {name}  # what they meet by is the same whatever the size
-        assert {cohort_membership.group.name for cohort_membership in crowd.companies} == {f"{name}.size-1"}
-        assert crowd.companies[0].why_size() == f"1 of 4: its slowest device is that of {peer_name(PEERS[2])[-8:]}"
-        assert crowd.companies[2].why_size().startswith("1 of 4: its slowest device is this one")
-        await crowd.neighbours[2].withdraw()
-        for _ in range(2):
-            await crowd.look([0, 1])
-        assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
-
-    play(Crowd([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1]), story)
-
-
-def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_seen() -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(3):
-            await crowd.look()
-        cohort_membership = crowd.companies[0]
-        before = cohort_membership.group.name
-        cohort_membership._sizing = Sizing(PLAN, 32, given=2)
-        assert (cohort_membership.own_size, cohort_membership.group.name) == (2, before)
-        assert cohort_membership.regroup()  # to be announced at once
-        assert cohort_membership.group.name == f"{before}.size-2"
-        assert not cohort_membership.regroup()
-
-    play(Crowd([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL]), story)
-
-
-def test_who_is_alone_need_not_wait_for_a_look() -> None:
-    async def story(crowd: Crowd) -> None:
+async def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_again(choice: Choice) -> None:
+    crowd = await answering(Crowd([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1]))
+    for _ in range(3):
+        await crowd.look([0, 1])
+    (name,) = set(crowd.names()[:2])
+    assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
+    assert crowd.companies[1].why_size() == "3 of 4: its slowest device is this one, --size 3"
+    for _ in range(3):
         await crowd.look()
-        lone, other = crowd.companies
-        lone._sizing = Sizing(PLAN, 32, given=2)
-        assert lone.group.name == "lab.size-2"
-        assert lone.why_size() == "2 of 4: --size 2"
-        assert other.group.name == "lab.size-1"  # whoever else goes by that name
+    assert set(crowd.names()) == {name}  # what they meet by is the same whatever the size
+    assert {cohort_membership.group.name for cohort_membership in crowd.companies} == {f"{name}.size-1"}
+    assert crowd.companies[0].why_size() == f"1 of 4: its slowest device is that of {peer_name(PEERS[2])[-8:]}"
+    assert crowd.companies[2].why_size().startswith("1 of 4: its slowest device is this one")
+    await crowd.neighbours[2].withdraw()
+    for _ in range(2):
+        await crowd.look([0, 1])
+    assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
 
-    play(Crowd([Choice.ALONE] * 2, sizes=[ALL, 1]), story)
+
+async def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_seen() -> None:
+    crowd = await answering(Crowd([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL]))
+    for _ in range(3):
+        await crowd.look()
+    cohort_membership = crowd.companies[0]
+    before = cohort_membership.group.name
+    cohort_membership._sizing = Sizing(PLAN, 32, given=2)
+    assert (cohort_membership.own_size, cohort_membership.group.name) == (2, before)
+    assert cohort_membership.regroup()  # to be announced at once
+    assert cohort_membership.group.name == f"{before}.size-2"
+    assert not cohort_membership.regroup()
 
 
-def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
-    async def story(crowd: Crowd) -> None:
-        for _ in range(3):
-            await crowd.look()
-        assert [cohort_membership.group.name for cohort_membership in crowd.companies] == crowd.names()
-        assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
-        assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}
+async def test_who_is_alone_need_not_wait_for_a_look() -> None:
+    crowd = await answering(Crowd([Choice.ALONE] * 2, sizes=[ALL, 1]))
+    await crowd.look()
+    lone, other = crowd.companies
+    lone._sizing = Sizing(PLAN, 32, given=2)
+    assert lone.group.name == "lab.size-2"
+    assert lone.why_size() == "2 of 4: --size 2"
+    assert other.group.name == "lab.size-1"  # whoever else goes by that name
 
-    play(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3), story)
+
+async def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
+    crowd = await answering(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3))
+    for _ in range(3):
+        await crowd.look()
+    assert [cohort_membership.group.name for cohort_membership in crowd.companies] == crowd.names()
+    assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
+    assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}

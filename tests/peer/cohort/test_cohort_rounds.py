@@ -11,7 +11,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResul
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import DEADLINE_S, MICROBATCH, SMALL_EXCHANGE, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -90,8 +90,8 @@ async def until_together(scene: Scene, count: int) -> None:
 
 
 @BOTH
-def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts(tmp_path: Path, exchange: object) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts(tmp_path: Path, exchange: object) -> None:
+    async with scene_in(tmp_path, exchange=exchange) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         scene.log.commit()
@@ -105,11 +105,9 @@ def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts(tmp_p
             assert (member.status.samples_lost, member.status.promises_broken) == (0, 0)
             assert member.status.state == scene.log.ledger.state.hex()
 
-    play(tmp_path, story, exchange=exchange)
 
-
-def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         await three(scene)
         await until_together(scene, 3)
         scene.log.commit()
@@ -121,11 +119,9 @@ def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(
         for header in newest(scene):
             assert {claim.open().residual for claim in header.claims} == {left}
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_without_the_token_nobody_is_a_cohort_peer(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_without_the_token_nobody_is_a_cohort_peer(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=DENSE) as scene:
         scene.log.left_ms = 10_000
         first, second = scene.join(0, token=TOKEN), scene.join(1, token=TOKEN)
         stranger, alone = scene.join(2, token=bytes(32)), scene.join(3)
@@ -136,12 +132,10 @@ def test_without_the_token_nobody_is_a_cohort_peer(tmp_path: Path) -> None:
         assert stranger.loop.cohort.cohort_peers() == alone.loop.cohort.cohort_peers() == ()
         assert all(len(header.claims) <= 2 for header in newest(scene))
 
-    play(tmp_path, story, exchange=DENSE)
-
 
 @BOTH
-def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(tmp_path: Path, exchange: object) -> None:
-    async def story(scene: Scene) -> None:
+async def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(tmp_path: Path, exchange: object) -> None:
+    async with scene_in(tmp_path, exchange=exchange) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         for member in members:
@@ -162,11 +156,9 @@ def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(t
             await member.reaches(round_ + 1)
             assert member.status.samples_lost == 0
 
-    play(tmp_path, story, exchange=exchange)
 
-
-def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_count(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_count(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=DENSE) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         liar = max(members, key=lambda member: member.identity.public_key)
@@ -184,5 +176,3 @@ def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_count(tmp_
                 scene.log.commit()
         (header,) = [scene.log.handed[each][0] for each in scene.log.in_round() if len(scene.log.handed[each][0].claims) == 2]
         assert liar.identity.public_key not in [claim.open().key for claim in header.claims]
-
-    play(tmp_path, story, exchange=DENSE)

@@ -23,7 +23,7 @@ from manta_swarm.protocol.signing import Identity, key_named, peer_name, sha256
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, play, scene_in
 
 ROUNDS = 3
 AUDITOR = Identity(b"\x78" * 32)
@@ -104,15 +104,13 @@ def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int]
 
 
 @pytest.mark.usefixtures("quick_pauses")
-def test_of_what_is_pending_it_is_said_round_by_round_with_what_it_is_paid(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_of_what_is_pending_it_is_said_round_by_round_with_what_it_is_paid(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, audits=(OF_AUDITS,), num_rounds=8) as scene:
         member = scene.join(0)
         await rounds(scene, member)
         await member.leaves()
         status = member.status
         assert (status.credit_until, status.credit_paid, status.is_proven, status.proven_after) == (0, 0, True, 20)
-
-    play(tmp_path, story, audits=(OF_AUDITS,), num_rounds=8)  # rounds 1 and 2 are paid with 7 and 8
     for more in ((), ("--verify",)):
         plain = json.loads("\n".join(said(tmp_path / "peer-0", "--json", *more)[1]))["runs"][0]
         amounts = [one["amount"] for one in plain["rounds"]]
@@ -244,8 +242,8 @@ def test_where_there_is_no_room_the_oldest_claims_go_first_then_the_oldest_payou
     assert [path.name for path in sorted(folder.iterdir())] == ["00000003", "manifest"]
 
 
-def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await rounds(scene, member, 1)
         folder = folder_of(member.store.directory)
@@ -262,8 +260,6 @@ def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_a
             await until(lambda: (folder / "00000002").exists() and load_payout_receipt(folder, 2).paid)
             await again.stops()
             assert load_payout_receipt(folder, 2) == last
-
-    play(tmp_path, story)
 
 
 def test_nothing_is_said_of_a_folder_where_no_peer_ever_ran(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.protocol.records import Header, entry_of, open_entry
 from manta_swarm.protocol.signing import Identity
 from tests.memory_log import PEERS, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 
 def owned(scene: Scene, identity: Identity) -> int:
@@ -24,8 +24,8 @@ async def rounds(scene: Scene, member: Member, count: int) -> None:
         await until(lambda round_=round_: member.status.earned_round == round_)
 
 
-def test_a_peer_computes_what_each_round_paid_it_and_shows_it_as_checked(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_computes_what_each_round_paid_it_and_shows_it_as_checked(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await rounds(scene, member, 3)
         status, pool = member.status, scene.log.manifest.reward_pool
@@ -38,11 +38,9 @@ def test_a_peer_computes_what_each_round_paid_it_and_shows_it_as_checked(tmp_pat
             member.store.directory
         )
 
-    play(tmp_path, story)
 
-
-def test_what_was_earned_and_checked_is_known_again_after_a_restart_and_nothing_is_added_twice(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_was_earned_and_checked_is_known_again_after_a_restart_and_nothing_is_added_twice(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await rounds(scene, member, 2)
         member.task.cancel()
@@ -56,11 +54,9 @@ def test_what_was_earned_and_checked_is_known_again_after_a_restart_and_nothing_
         assert again.status.credit == again.status.credit_checked == owned(scene, again.identity)
         assert again.status.credit_rounds == 3
 
-    play(tmp_path, story)
 
-
-def test_where_nothing_is_kept_the_log_says_what_the_key_has_earned_and_that_is_not_called_checked(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_where_nothing_is_kept_the_log_says_what_the_key_has_earned_and_that_is_not_called_checked(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await rounds(scene, member, 2)
         await member.leaves()
@@ -74,11 +70,9 @@ def test_where_nothing_is_kept_the_log_says_what_the_key_has_earned_and_that_is_
         again.live_status.write()
         assert any("as the log says;" in line for line in lines_of(again.store.directory))
 
-    play(tmp_path, story)
 
-
-def test_a_log_that_says_another_credit_than_its_claims_come_to_is_told_on(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_log_that_says_another_credit_than_its_claims_come_to_is_told_on(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         scene.log.pays_more = 7
         await rounds(scene, member, 1)
@@ -88,11 +82,9 @@ def test_a_log_that_says_another_credit_than_its_claims_come_to_is_told_on(tmp_p
         member.live_status.write()
         assert any(line.startswith("credit is in doubt:") for line in lines_of(member.store.directory))
 
-    play(tmp_path, story)
 
-
-def test_claims_that_are_not_the_tables_count_for_nothing(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_claims_that_are_not_the_tables_count_for_nothing(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
 
         def swap(entry: bytes) -> bytes:
@@ -107,11 +99,10 @@ def test_claims_that_are_not_the_tables_count_for_nothing(tmp_path: Path) -> Non
         assert (status.earned_checked, status.credit_rounds, status.credit_checked) == (False, 0, 0)
         assert status.earned == status.credit == owned(scene, member.identity)  # the log's word, and called that
 
-    play(tmp_path, story)
 
+async def test_a_round_whose_claims_are_dear_beside_its_mean_stays_the_logs_word(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
 
-def test_a_round_whose_claims_are_dear_beside_its_mean_stays_the_logs_word(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
         def cheap_means(member: Member) -> None:
             credit: Credit = member.loop._credit
             credit._mean_bytes = 0
@@ -121,11 +112,9 @@ def test_a_round_whose_claims_are_dear_beside_its_mean_stays_the_logs_word(tmp_p
         assert (member.status.earned_checked, member.status.credit_rounds) == (False, 0)
         assert member.status.credit == owned(scene, member.identity) > 0
 
-    play(tmp_path, story)
 
-
-def test_a_damaged_file_is_passed_over(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_damaged_file_is_passed_over(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await rounds(scene, member, 1)
         await member.leaves()
@@ -135,5 +124,3 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path) -> None:
         await rounds(scene, again, 1)
         assert again.status.credit == owned(scene, again.identity)
         assert 0 < again.status.credit_checked <= again.status.credit
-
-    play(tmp_path, story)

@@ -1,7 +1,8 @@
 """The dashboard beside a peer's real control socket, driven by Textual's pilot."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -50,21 +51,14 @@ class Scene:
         self.limiter = Limiter(Limits(), directory, Computer().sensors, self.live_status)
 
 
-def play(directory: Path, story: Story, size: tuple[int, int] = (80, 24), *, is_there: bool = True) -> None:
-    async def whole() -> None:
-        scene = Scene(directory)
-        async with asyncio.timeout(DEADLINE_S):
-            app = Dashboard(directory)
-            if not is_there:
-                async with app.run_test(size=size) as pilot:
-                    await story(scene, pilot)
-                return
-            async with Control(directory, scene.limiter):
-                await scene.limiter.attach(scene.peer)
-                async with app.run_test(size=size) as pilot:
-                    await story(scene, pilot)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def scene_in(directory: Path, size: tuple[int, int] = (80, 24), *, is_there: bool = True) -> AsyncIterator[tuple[Scene, Pilot[None]]]:
+    scene = Scene(directory)
+    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as opened:
+        if is_there:
+            await opened.enter_async_context(Control(directory, scene.limiter))
+            await scene.limiter.attach(scene.peer)
+        yield scene, await opened.enter_async_context(Dashboard(directory).run_test(size=size))
 
 
 def shown(pilot: Pilot[None]) -> str:
@@ -80,8 +74,8 @@ async def until(pilot: Pilot[None], *texts: str) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[int, int]) -> None:
-    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+async def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with scene_in(tmp_path, size) as (scene, pilot):
         scene.live_status.say("[red]a line[/red] that it says")
         await until(pilot, "TRAINING", "round 3 of 9", "digits", "peers", "limits", "[red]a line[/red] that it says")
         screen = await until(pilot, "Pause / resume", "Leave the run", "Close view", "Help")
@@ -92,11 +86,9 @@ def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[
         scene.live_status.update(round=4, phase="signed")
         await until(pilot, "AVERAGING", "round 4 of 9")
 
-    play(tmp_path, story, size)
 
-
-def test_pause_and_leave_are_keys_and_what_others_tell_the_peer_shows(tmp_path: Path) -> None:
-    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+async def test_pause_and_leave_are_keys_and_what_others_tell_the_peer_shows(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as (scene, pilot):
         await until(pilot, "TRAINING")
         await pilot.press("p")
         await until(pilot, "PAUSED  by you")
@@ -115,12 +107,10 @@ def test_pause_and_leave_are_keys_and_what_others_tell_the_peer_shows(tmp_path: 
         await pilot.press("l")
         assert scene.peer.told == ["leave"]  # a second one would stop it at once
 
-    play(tmp_path, story)
-
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path, key: str) -> None:
-    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+async def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path, key: str) -> None:
+    async with scene_in(tmp_path) as (_scene, pilot):
         await until(pilot, "TRAINING")
         await pilot.press("question_mark")
         await until(pilot, "computes nothing, and loses nothing")
@@ -130,11 +120,9 @@ def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path, key: s
         await pilot.press(key)
         assert pilot.app.return_code == 0
 
-    play(tmp_path, story)
 
-
-def test_while_nobody_answers_it_says_so_and_shows_whoever_comes(tmp_path: Path) -> None:
-    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+async def test_while_nobody_answers_it_says_so_and_shows_whoever_comes(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, is_there=False) as (_scene, pilot):
         await until(pilot, "STARTING", "no peer runs here")
         await pilot.press("p", "question_mark", "escape")  # nothing to tell: that is said, and nothing ends
         other = Scene(tmp_path)
@@ -143,31 +131,23 @@ def test_while_nobody_answers_it_says_so_and_shows_whoever_comes(tmp_path: Path)
             await until(pilot, "TRAINING")
         await until(pilot, "NO ANSWER", "no peer runs here now", "round 3 of 9")
 
-    play(tmp_path, story, is_there=False)
 
-
-def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-
-    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+    async with scene_in(tmp_path) as (_scene, pilot):
         await until(pilot, "TRAINING", "round 3 of 9", "█", "░")
         assert pilot.app.no_color
         assert pilot.app.screen.query_one("#round", Static).has_class("is-training")
 
-    play(tmp_path, story)
 
-
-def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard, "_LOOK_S", 0.0)
-
-    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+    async with scene_in(tmp_path) as (_scene, pilot):
         await until(pilot, "TRAINING")
 
-    play(tmp_path, story)
 
-
-def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
-    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+async def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as (scene, pilot):
         for number in range(39):
             scene.live_status.say(f"line {number}")
         await until(pilot, "TRAINING", "line 38", "Help")
@@ -176,8 +156,6 @@ def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
         styles = [segment.style for line in pilot.app.screen._compositor.render_strips() for segment in line if segment.style]
         colours = {colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None}
         assert all(colour.is_default or (colour.number is not None and colour.number < 16) for colour in colours), colours
-
-    play(tmp_path, story)
 
 
 def test_only_what_was_said_since_is_added() -> None:

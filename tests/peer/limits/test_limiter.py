@@ -17,7 +17,7 @@ from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import MICROBATCH, MICROBATCHES, until
 from tests.peer.computer import Computer
 from tests.peer.limits.test_pausing import STEPPED, STEPS
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -60,10 +60,10 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "changes", "words"), CASES, ids=[next(iter(settings)) for settings, _, _ in CASES])
-def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_nothing_is_lost(
+async def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_nothing_is_lost(
     tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         computer = calm()
         member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
         async with limited(member, Limits(**settings), computer):
@@ -85,11 +85,9 @@ def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_not
             await member.reaches(2)
             assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
-    play(tmp_path, story)
 
-
-def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         computer = calm()
         member = scene.join(0)
         async with limited(member, Limits(on_ac=True), computer) as limiter:
@@ -102,11 +100,9 @@ def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(tmp_path: P
             assert await limiter.limit({"on_ac": "none"}) == "no limits"
             assert (member.status.paused, member.status.pauses) == (False, {})
 
-    play(tmp_path, story)
 
-
-def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         computer = calm()
         vars(computer).update(AT_NIGHT)
         member = scene.join(0)
@@ -117,11 +113,9 @@ def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path
             await scene.log.wait_for(1)
             assert member.worker.microbatches
 
-    play(tmp_path, story)
 
-
-def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         async with limited(member, Limits(), calm()) as limiter:
             told = {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "8Mbit"}
@@ -137,11 +131,9 @@ def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> Non
             assert traffic.sent.limit is None
             assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
 
-    play(tmp_path, story)
 
-
-def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_take_longer(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_take_longer(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEPPED) as scene:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "takes_s", 0.02))
         async with limited(member, Limits(duty=20), calm()):
             for round_ in (1, 2):
@@ -151,8 +143,6 @@ def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_
             assert [microbatch.step for microbatch in member.worker.microbatches[: 2 * STEPS]] == [*range(STEPS), *range(STEPS)]
             assert (member.status.samples_counted, member.status.samples_lost) == (2 * STEPS * MICROBATCH, 0)
             assert scene.log.headers[-1].claims[0].open().microbatch_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
-
-    play(tmp_path, story, exchange=STEPPED)
 
 
 def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins() -> None:

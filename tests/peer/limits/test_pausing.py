@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.protocol.rounds import Phase
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
-from tests.peer.scene import Scene, play
+from tests.peer.scene import scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -16,8 +16,8 @@ STEPS = 3
 STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * MICROBATCH, weight_cap=STEPS * MICROBATCH)
 
 
-def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_until_it_resumes(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_until_it_resumes(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
@@ -42,11 +42,9 @@ def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_
         assert (member.status.paused, member.status.workers) == (False, 1)
         assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
-    play(tmp_path, story)
 
-
-def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEPPED) as scene:
         member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
@@ -62,11 +60,9 @@ def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_
         assert [microbatch.step for microbatch in member.worker.microbatches[:STEPS]] == [0, 1, 2]
         assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * MICROBATCH, 0)
 
-    play(tmp_path, story, exchange=STEPPED)
 
-
-def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEPPED) as scene:
         member = await scene.held(0)
         await member.loop.pause()
         member.worker.may_go_on.set()
@@ -74,15 +70,11 @@ def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(
         await member.leaves()
         assert (member.status.samples_counted, member.status.samples_lost) == (0, MICROBATCH)
 
-    play(tmp_path, story, exchange=STEPPED)
 
-
-def test_who_begins_paused_trains_nothing_and_leaves_when_told(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_begins_paused_trains_nothing_and_leaves_when_told(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await member.loop.pause()
         await until(lambda: member.phase is Phase.WORKING)
         await member.leaves()
         assert member.worker.microbatches == []
-
-    play(tmp_path, story)

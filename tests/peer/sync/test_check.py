@@ -1,7 +1,7 @@
 """Spot checks of means: a wrong group is found, kept as a proof and stops the peer; a true one never is, whoever serves what."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,6 @@ from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
-from tests.network.members import run
 from tests.peer.contexts import context_of
 
 OWN, HOLDER, LIAR = (PublicKey(sha256(b"node %d" % number)) for number in range(3))
@@ -95,125 +94,102 @@ class Scene:
         await checker.check(self.given.receipt, self.given.proven, self.given.mean)
 
 
-def story(given: Committed, directory: Path, work: Callable[[Scene], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        await work(Scene(given, directory))
-
-    run(whole())
-
-
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(tmp_path: Path, seed: int) -> None:
-    async def work(scene: Scene) -> None:
-        await scene.serve(scene.holder)
-        checker = scene.checker(seed=seed)
-        with pytest.raises(LogLied, match=f"committed a wrong mean in round {ROUND}") as raised:
-            await scene.check(checker)
-        (path,) = (tmp_path / "proofs").iterdir()
-        assert str(path) in str(raised.value)
-        found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(measure)
-        assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
-        assert checker.outcomes == {"wrong": 1}
-
-    story(committed(is_wrong=True), tmp_path / "proofs", work)
+async def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(tmp_path: Path, seed: int) -> None:
+    scene = Scene(committed(is_wrong=True), tmp_path / "proofs")
+    await scene.serve(scene.holder)
+    checker = scene.checker(seed=seed)
+    with pytest.raises(LogLied, match=f"committed a wrong mean in round {ROUND}") as raised:
+        await scene.check(checker)
+    (path,) = (tmp_path / "proofs").iterdir()
+    assert str(path) in str(raised.value)
+    found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(measure)
+    assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
+    assert checker.outcomes == {"wrong": 1}
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_true_mean_passes_and_only_one_group_of_each_body_is_fetched(tmp_path: Path, seed: int) -> None:
-    async def work(scene: Scene) -> None:
-        await scene.serve(scene.holder)
-        checker = scene.checker(seed=seed)
-        await scene.check(checker)
-        assert checker.outcomes == {"right": 1}
-        assert not list(tmp_path.glob("*.proof"))  # noqa: ASYNC240
-        sizes = set(group_sizes("topk-256-4", NUM_VALUES))
-        assert scene.blob_stores[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
-
-    story(committed(is_wrong=False), tmp_path, work)
+async def test_a_true_mean_passes_and_only_one_group_of_each_body_is_fetched(tmp_path: Path, seed: int) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    await scene.serve(scene.holder)
+    checker = scene.checker(seed=seed)
+    await scene.check(checker)
+    assert checker.outcomes == {"right": 1}
+    assert not list(tmp_path.glob("*.proof"))  # noqa: ASYNC240
+    sizes = set(group_sizes("topk-256-4", NUM_VALUES))
+    assert scene.blob_stores[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
 
 
-def test_who_serves_wrong_pieces_is_told_of_and_nobody_is_accused_for_it(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        await scene.serve(scene.log)
+async def test_who_serves_wrong_pieces_is_told_of_and_nobody_is_accused_for_it(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    await scene.serve(scene.log)
 
-        async def lie(_caller: PublicKey, _request: bytes) -> bytes:
-            return bytes(96)
+    async def lie(_caller: PublicKey, _request: bytes) -> bytes:
+        return bytes(96)
 
-        await scene.network.endpoint(LIAR).serve(METHOD, lie)
-        scene.sources = [LIAR]
-        checker = scene.checker()
-        await scene.check(checker)
-        assert checker.outcomes == {"right": 1}
-        assert set(scene.wrong) == {LIAR}
-
-    story(committed(is_wrong=False), tmp_path, work)
+    await scene.network.endpoint(LIAR).serve(METHOD, lie)
+    scene.sources = [LIAR]
+    checker = scene.checker()
+    await scene.check(checker)
+    assert checker.outcomes == {"right": 1}
+    assert set(scene.wrong) == {LIAR}
 
 
-def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        for blob in scene.given.bodies:
-            scene.blob_store.put(blob, "body")
-        checker = scene.checker()
-        await scene.check(checker)
-        assert checker.outcomes == {"right": 1}
-
-    story(committed(is_wrong=False), tmp_path, work)
+async def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    for blob in scene.given.bodies:
+        scene.blob_store.put(blob, "body")
+    checker = scene.checker()
+    await scene.check(checker)
+    assert checker.outcomes == {"right": 1}
 
 
-def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        scene.sources = []
-        await scene.serve(scene.log)
-        checker = scene.checker()
-        await scene.check(checker)
-        assert checker.outcomes == {"right": 1}
-
-    story(committed(is_wrong=False), tmp_path, work)
+async def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    scene.sources = []
+    await scene.serve(scene.log)
+    checker = scene.checker()
+    await scene.check(checker)
+    assert checker.outcomes == {"right": 1}
 
 
-def test_a_check_for_which_something_is_lacking_accuses_nobody(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        for endpoint in (scene.log, scene.holder):
-            await BlobStore(max_bytes=1).serve(endpoint)
-        checker = scene.checker()
-        await scene.check(checker)  # nobody has the bodies
-        assert checker.outcomes == {"not possible": 1}
+async def test_a_check_for_which_something_is_lacking_accuses_nobody(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=True), tmp_path)
+    for endpoint in (scene.log, scene.holder):
+        await BlobStore(max_bytes=1).serve(endpoint)
+    checker = scene.checker()
+    await scene.check(checker)  # nobody has the bodies
+    assert checker.outcomes == {"not possible": 1}
 
-        async def no_table(_entry: Round) -> Any:
-            raise Unreachable("nobody gave the table")
+    async def no_table(_entry: Round) -> Any:
+        raise Unreachable("nobody gave the table")
 
-        checker = scene.checker(table=no_table)
-        await scene.check(checker)
-        assert checker.outcomes == {"not possible": 1}
-        checker = scene.checker(knows=scene.given.before[1:])
-        await scene.check(checker)
-        assert checker.outcomes == {"rounds not known": 1}
-
-    story(committed(is_wrong=True), tmp_path, work)
+    checker = scene.checker(table=no_table)
+    await scene.check(checker)
+    assert checker.outcomes == {"not possible": 1}
+    checker = scene.checker(knows=scene.given.before[1:])
+    await scene.check(checker)
+    assert checker.outcomes == {"rounds not known": 1}
 
 
-def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        checker = scene.checker(seed=3)
-        mean = 4 * NUM_VALUES
-        for rows in (3, 20, 60):
-            entry = replace(scene.given.entry, contributions=rows)
-            tries = 20_000
-            made = sum(checker.wants(entry) for _ in range(tries))
-            cost = rows * max(group_sizes("topk-256-4", NUM_VALUES))
-            assert made / tries * cost < 1.05 * mean / SHARE
-            if rows > 11:  # else each mean could be checked for less
-                assert made / tries * cost > 0.9 * mean / SHARE
-
-    story(committed(is_wrong=False), tmp_path, work)
+async def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    checker = scene.checker(seed=3)
+    mean = 4 * NUM_VALUES
+    for rows in (3, 20, 60):
+        entry = replace(scene.given.entry, contributions=rows)
+        tries = 20_000
+        made = sum(checker.wants(entry) for _ in range(tries))
+        cost = rows * max(group_sizes("topk-256-4", NUM_VALUES))
+        assert made / tries * cost < 1.05 * mean / SHARE
+        if rows > 11:  # else each mean could be checked for less
+            assert made / tries * cost > 0.9 * mean / SHARE
 
 
-def test_only_the_newest_rounds_are_remembered(tmp_path: Path) -> None:
-    async def work(scene: Scene) -> None:
-        checker = scene.checker(knows=[replace(scene.given.entry, round=number) for number in range(1, 100)])
-        assert len(checker._entries) <= 7
-
-    story(committed(is_wrong=False), tmp_path, work)
+async def test_only_the_newest_rounds_are_remembered(tmp_path: Path) -> None:
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    checker = scene.checker(knows=[replace(scene.given.entry, round=number) for number in range(1, 100)])
+    assert len(checker._entries) <= 7

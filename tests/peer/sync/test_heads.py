@@ -20,7 +20,7 @@ from manta_swarm.protocol.signing import PublicKey
 from tests.clocks import ManualClock
 from tests.memory_log import PEERS, MemoryLog, until
 from tests.peer.contexts import context_of, progress_in
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 
 def kept(directory: Path) -> list[Shown]:
@@ -63,10 +63,10 @@ async def end_of(member: Member) -> OtherHistory:
     return found
 
 
-def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the_whole_one(
+async def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the_whole_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await two_rounds(scene)
         await replaced(scene)
         await until(lambda: bool(member.status.log_fault))
@@ -79,27 +79,23 @@ def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the
         await scene.log.wait_for(1)
         scene.log.commit()
         await member.reaches(3)
-
-    play(tmp_path, story)
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "an older copy" in line] == [line for line in printed if "has signed for" in line]
     assert len([line for line in printed if "an older copy" in line]) == 1
     assert "the run's log has again all that it signed" in printed
 
 
-def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await two_rounds(scene)
         await replaced(scene, 4)
         assert "does not prove" in str(await end_of(member))
         (shown,) = kept(member.store.directory)
         assert (shown.departure, shown.round) == (Departure.UNPROVEN, 2)
 
-    play(tmp_path, story)
 
-
-def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await two_rounds(scene)
         await member.leaves()
         await replaced(scene, 1)
@@ -110,11 +106,9 @@ def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_pat
         scene.log.come_back()
         await again.reaches(2)
 
-    play(tmp_path, story)
 
-
-def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = await two_rounds(scene)
         other = with_rounds(MemoryLog(MemoryNetwork()))
         neighbour = scene.network.endpoint(PEERS[2].public_key)
@@ -123,8 +117,6 @@ def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> N
         assert "goes two ways" in str(await end_of(member))
         (shown,) = kept(member.store.directory)
         assert shown.departure is Departure.FORKED
-
-    play(tmp_path, story)
 
 
 async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 from tests.peer.sync.test_heads import end_of, kept, with_rounds
 
 
@@ -55,13 +55,12 @@ async def commits(log: MemoryLog, member: Member, rounds: int) -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "liars"), [([0], [0], [0]), ([0, 1, 2], [0, 1, 3], [0, 1])])
-def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signed_both(
+async def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signed_both(
     tmp_path: Path, one: list[int], other: list[int], liars: list[int]
 ) -> None:
     operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3, 4))][: max(*one, *other) + 1]
     signers, others = ([operators[place] for place in places] for places in (one, other))
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, operators=operators) as scene:
         scene.network.lost = lambda _sender, _receiver, method: method in ("commit", "histories")  # nobody passes anything on
         other = await second_history(scene, [1])
         scene.log.signers, other.signers = signers, others
@@ -72,8 +71,6 @@ def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signe
             log.commit()
         ended = await asyncio.gather(end_of(one), end_of(two))
         assert all("goes two ways" in str(error) for error in ended)
-
-    play(tmp_path, story, operators=operators)
     for number in (0, 1):
         proofs = list((tmp_path / f"peer-{number}" / "proofs").iterdir())
         assert proofs
@@ -84,8 +81,10 @@ def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signe
             assert named == {f"operator {key.hex()} {peer_name(key)}" for key in (operators[place].public_key for place in liars)}
 
 
-def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene_in(tmp_path) as scene:
         other = await second_history(scene, [1])
         one = scene.join(0)
         await commits(scene.log, one, 2)
@@ -100,11 +99,9 @@ def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(t
         assert "goes two ways" in str(await end_of(one))
         assert {shown.departure for shown in kept(one.store.directory)} == {Departure.FORKED}
 
-    play(tmp_path, story)
 
-
-def test_the_head_in_the_dht_is_compared_too(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_the_head_in_the_dht_is_compared_too(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         other = await second_history(scene, [1])
         with_rounds(scene.log)
         assert await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt())
@@ -114,11 +111,9 @@ def test_the_head_in_the_dht_is_compared_too(tmp_path: Path) -> None:
         assert "goes two ways" in str(await end_of(two))
         assert {shown.departure for shown in kept(two.store.directory)} == {Departure.FORKED}
 
-    play(tmp_path, story)
 
-
-def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         one, two = scene.join(0), scene.join(1)
         for round_ in (1, 2, 3):
             await scene.log.wait_for(2)
@@ -134,13 +129,12 @@ def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path)
         again = scene.join(0)
         assert again.loop._split_view_monitor.agreed == one.loop._split_view_monitor.agreed
 
-    play(tmp_path, story)
 
-
-def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         one = scene.join(0)
         await commits(scene.log, one, 2)
         other = with_rounds(MemoryLog(MemoryNetwork()))
@@ -170,15 +164,12 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
         await tell(pack(Histories.of_rounds(signed, receipt, other.receipt(2))))
         assert "goes two ways" in str(await end_of(one))
 
-    play(tmp_path, story)
 
-
-def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_rounds(
+async def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path) as scene:
         one = scene.join(0)
         await commits(scene.log, one, 1)
         note = scene.log.receipt(1).tree_head
@@ -188,14 +179,11 @@ def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_r
         await stranger.call(one.endpoint.key, "histories", pack(Histories(scene.log.signed, (note, other))), timeout_s=30)
         assert f"another history beside that of {head.size} entries" in str(await end_of(one))
 
-    play(tmp_path, story)
 
-
-def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
     operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, operators=operators) as scene:
         one = scene.join(0)
         await commits(scene.log, one, 2)
         receipt, liar = scene.log.receipt(2), operators[1]
@@ -210,11 +198,9 @@ def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp
         assert not one.task.done()
         assert not kept(one.store.directory)
 
-    play(tmp_path, story, operators=operators)
 
-
-def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         one = scene.join(0)
         await commits(scene.log, one, 1)
         run = scene.log.signed.run
@@ -226,11 +212,10 @@ def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) ->
             await one.loop._split_view_monitor.look()
         assert not kept(one.store.directory)
 
-    play(tmp_path, story)
 
+async def test_a_log_that_never_proves_that_it_goes_on_is_given_up(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
 
-def test_a_log_that_never_proves_that_it_goes_on_is_given_up(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
         async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
             raise Refused("not today")
 
@@ -244,5 +229,3 @@ def test_a_log_that_never_proves_that_it_goes_on_is_given_up(tmp_path: Path) -> 
         assert "does not prove" in str(await end_of(one))
         (shown,) = kept(one.store.directory)
         assert shown.departure is Departure.UNPROVEN
-
-    play(tmp_path, story)

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,10 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.committed import NUM_VALUES, OPERATOR, Committed, commit
 from tests.network.test_gossip_state import offer_with
-from tests.network.virtual_time import LOOP_CLOCK, now, run_virtual
+from tests.network.virtual_time import LOOP_CLOCK, now
 from tests.peer.contexts import context_of
+
+pytestmark = pytest.mark.virtual_time
 
 LOG = PublicKey(OPERATOR.public_key)
 AGES = [0, 0, 1]
@@ -103,14 +106,11 @@ class Scene:
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
 
-def story(work: Callable[[Scene], Awaitable[None]], count: int, *, size: int | None = None, given: Committed = COMMITTED) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(1000):
-            scene = await Scene(given, count, size).start()
-            await work(scene)
-            await scene.close()
-
-    run_virtual(run())
+@asynccontextmanager
+async def scene_of(count: int, *, size: int | None = None, given: Committed = COMMITTED) -> AsyncIterator[Scene]:
+    scene = await Scene(given, count, size).start()
+    yield scene
+    await scene.close()
 
 
 def before(given: Committed, rows: int) -> Round:
@@ -118,8 +118,8 @@ def before(given: Committed, rows: int) -> Round:
     return replace(given.before[0], contributions=rows)
 
 
-def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> None:
-    async def work(scene: Scene) -> None:
+async def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> None:
+    async with scene_of(12) as scene:
         await scene.all_do(lambda peer: _commit(peer, before(scene.given, 3)))
         for number, peer in enumerate(scene.peers[:3]):
             peer.spread.own(*scene.offer(number))
@@ -142,15 +142,13 @@ def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> Non
         gave = sum(peer.blob_store.bytes_sent for peer in scene.peers)
         assert 11 * whole <= gave <= 1.01 * 11 * whole  # hashes too
 
-    story(work, 12)
-
 
 async def _commit(peer: Peer, entry: Round) -> None:
     peer.spread.committed(entry)
 
 
-def test_a_body_is_shown_once_the_time_for_headers_is_over_as_it_was_told_last() -> None:
-    async def work(scene: Scene) -> None:
+async def test_a_body_is_shown_once_the_time_for_headers_is_over_as_it_was_told_last() -> None:
+    async with scene_of(4) as scene:
         await scene.all_do(lambda peer: _commit(peer, before(scene.given, 3)))
         round_ = scene.given.entry.round
         for peer in scene.peers:
@@ -162,11 +160,9 @@ def test_a_body_is_shown_once_the_time_for_headers_is_over_as_it_was_told_last()
         await asyncio.sleep(5)
         assert [peer.spread.num_bodies(round_) for peer in scene.peers] == [1, 1, 1, 1]
 
-    story(work, 4)
 
-
-def test_where_all_bodies_are_more_than_the_mean_they_are_not_got() -> None:
-    async def work(scene: Scene) -> None:
+async def test_where_all_bodies_are_more_than_the_mean_they_are_not_got() -> None:
+    async with scene_of(4) as scene:
         body = scene.given.bodies[0].size_bytes
         most = MEAN_BYTES // body
         await scene.all_do(lambda peer: _commit(peer, before(scene.given, most + 2)))
@@ -177,11 +173,9 @@ def test_where_all_bodies_are_more_than_the_mean_they_are_not_got() -> None:
         assert [peer.spread.num_bodies(scene.given.entry.round) for peer in scene.peers] == [1, 0, 0, 0]
         assert scene.peers[1].spread.sources(scene.given.bodies[0].root)  # it is known who has it, for a check
 
-    story(work, 4)
 
-
-def test_a_table_comes_from_the_log_in_a_small_run_and_is_handed_out() -> None:
-    async def work(scene: Scene) -> None:
+async def test_a_table_comes_from_the_log_in_a_small_run_and_is_handed_out() -> None:
+    async with scene_of(3) as scene:
         entry = scene.given.entry
         for _ in range(2):
             found = await scene.all_do(lambda peer: peer.spread.weighed(entry))
@@ -193,15 +187,13 @@ def test_a_table_comes_from_the_log_in_a_small_run_and_is_handed_out() -> None:
         with pytest.raises(Refused, match="not here"):
             await one.endpoint.call(other.endpoint.key, "weights", pack(AskRound(1)), timeout_s=1)
 
-    story(work, 3)
 
-
-def test_in_a_large_run_few_ask_the_log_for_a_mean_and_a_table_and_the_others_get_them_from_each_other(
+async def test_in_a_large_run_few_ask_the_log_for_a_mean_and_a_table_and_the_others_get_them_from_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(spread, "LOG_BYTES", 1)
 
-    async def work(scene: Scene) -> None:
+    async with scene_of(40) as scene:
         entry = scene.given.entry
         sizes = [len(piece) for piece in scene.given.mean.pieces]
         for peer in scene.peers:
@@ -219,13 +211,11 @@ def test_in_a_large_run_few_ask_the_log_for_a_mean_and_a_table_and_the_others_ge
         assert 0 < scene.tables.total() <= 12
         assert 0 < scene.blob_store.bytes_sent <= 12 * scene.given.mean.size_bytes
 
-    story(work, 40)
 
-
-def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "LOG_BYTES", 1)
 
-    async def work(scene: Scene) -> None:
+    async with scene_of(1, size=10**6) as scene:
         entry, began = scene.given.entry, now()
         (peer,) = scene.peers
         turn_s = peer.spread._turn_s(entry.mean, MEAN_BYTES)
@@ -237,13 +227,11 @@ def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(mo
         await peer.spread.weighed(entry)
         assert turn_s <= now() - began <= turn_s + 1
 
-    story(work, 1, size=10**6)
 
-
-def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "CROWD_A_CONTRIBUTION", 1000)
 
-    async def work(scene: Scene) -> None:
+    async with scene_of(8, size=1000) as scene:
         size, num_bytes = 1000, 2**20
         for peer in scene.peers:
             peer.spread._neighbours.size = size  # type: ignore[misc]
@@ -255,11 +243,9 @@ def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch:
         assert all(peer.spread._turn_s(roots[0], 100) == 0 for peer in scene.peers)  # of so little the log may give to all
         assert sum(turn <= 2 * timeouts.TURN_S for turn in turns[0]) < 40
 
-    story(work, 8, size=1000)
 
-
-def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
-    async def work(scene: Scene) -> None:
+async def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
+    async with scene_of(1, size=10**6) as scene:
         (peer,) = scene.peers
         roots = [sha256(b"%d" % number) for number in range(1000)]
         before = max(peer.spread._turn_s(root, 2**20) for root in roots)
@@ -268,11 +254,9 @@ def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
         # 8 who are in no table, 24 for three contributions; 4 ask at once.
         assert timeouts.TURN_S * 1.5 < before <= timeouts.TURN_S * 2 < after <= timeouts.TURN_S * 4
 
-    story(work, 1, size=10**6)
 
-
-def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() -> None:
-    async def work(scene: Scene) -> None:
+async def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() -> None:
+    async with scene_of(2) as scene:
         entry = scene.given.entry
         one, other = scene.peers
         await one.spread.weighed(entry)
@@ -282,23 +266,17 @@ def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() ->
         sizes = [len(piece) for piece in scene.given.mean.pieces]
         assert await other.spread.blob(entry.mean, sizes, "mean", may_be_old=True) == scene.given.mean
 
-    story(work, 2)
 
-
-def test_a_table_that_nobody_gives_is_said_to_be_missing() -> None:
-    async def work(scene: Scene) -> None:
+async def test_a_table_that_nobody_gives_is_said_to_be_missing() -> None:
+    async with scene_of(3) as scene:
         del scene.network.endpoints[LOG]
         with pytest.raises(Unreachable, match="nobody gave the weights of round 7"):
             await scene.peers[0].spread.weighed(scene.given.entry)
 
-    story(work, 3)
 
-
-def test_only_the_newest_tables_are_kept() -> None:
-    async def work(scene: Scene) -> None:
+async def test_only_the_newest_tables_are_kept() -> None:
+    async with scene_of(1) as scene:
         (peer,) = scene.peers
         for number in range(1, 9):
             peer.spread.keep_weighed(replace(scene.given.entry, round=number), scene.given.weighed)
         assert list(peer.spread._weights) == [5, 6, 7, 8]
-
-    story(work, 1)

@@ -1,7 +1,8 @@
 """A peer's state and its teacher, over an in-memory network, with a real supernet and contributions of random numbers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -171,17 +172,15 @@ class Scene:
         return states
 
 
-def in_scene(story: Callable[[Scene], Awaitable[None]], **changes: object) -> None:
-    async def play() -> None:
-        compute = ComputeThread()
-        try:
-            scene = Scene(await MemoryLog(MemoryNetwork(), **changes).start(), compute)
-            note_what_is_asked(scene.log.endpoint, scene.asked)
-            await story(scene)
-        finally:
-            compute.close()
-
-    asyncio.run(play())
+@asynccontextmanager
+async def scene_with(**changes: object) -> AsyncIterator[Scene]:
+    compute = ComputeThread()
+    try:
+        scene = Scene(await MemoryLog(MemoryNetwork(), **changes).start(), compute)
+        note_what_is_asked(scene.log.endpoint, scene.asked)
+        yield scene
+    finally:
+        compute.close()
 
 
 def note_what_is_asked(endpoint: MemoryEndpoint, roots: list[bytes]) -> None:
@@ -198,8 +197,8 @@ def own_min_exponents(scene: Scene) -> dict[int, int]:
     return {round_: scene.log.ledger.min_exponent_at(round_) for round_ in range(scene.log.ledger.round + 1)}
 
 
-def test_a_state_is_reached_by_its_table_s_bodies() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_state_is_reached_by_its_table_s_bodies() -> None:
+    async with scene_with() as scene:
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(3):
             target = scene.commit()
@@ -209,11 +208,9 @@ def test_a_state_is_reached_by_its_table_s_bodies() -> None:
         bodies = {blob.root for _, blob in scene.log.handed.values()}
         assert set(scene.asked) == bodies
 
-    in_scene(story)
 
-
-def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> None:
-    async def story(scene: Scene) -> None:
+async def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> None:
+    async with scene_with() as scene:
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(4):
             target = scene.commit()
@@ -230,11 +227,9 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         assert blob.root not in scene.asked
         assert header.contribution.open().body == blob.root
 
-    in_scene(story)
 
-
-def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
+    async with scene_with() as scene:
         states, blob_store = await scene.peer_with_blob_store(EARLY)
         await states.reach(scene.start, None, MIN_EXPONENTS)
         _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
@@ -243,12 +238,10 @@ def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
         await states.reach(CommitRef.after(scene.log.commit()), scene.start, own_min_exponents(scene))
         assert blob_store.get(blob.root) is not None
 
-    in_scene(story)
-
 
 @pytest.mark.parametrize(("rows", "rounds"), [(3, 1), (1, 2)], ids=["the mean of many rows", "the state, far behind"])
-def test_of_what_leads_to_a_state_the_least_is_fetched(rows: int, rounds: int) -> None:
-    async def story(scene: Scene) -> None:
+async def test_of_what_leads_to_a_state_the_least_is_fetched(rows: int, rounds: int) -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         for _ in range(rounds):
             target = scene.commit(rows)
@@ -256,11 +249,9 @@ def test_of_what_leads_to_a_state_the_least_is_fetched(rows: int, rounds: int) -
         assert state_digest(states.held) == target.state
         assert set(scene.asked) == {scene.log.means[0].root if rounds == 1 else target.state}
 
-    in_scene(story)
 
-
-def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again() -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again() -> None:
+    async with scene_with(exchange=replace(EXCHANGE, codec="topk-64-4")) as scene:
         states, held = await scene.at_the_start(LATE), scene.start
         path = tuple(scene.commit(rows=2) for _ in range(4))
         min_exponents = own_min_exponents(scene)
@@ -272,11 +263,9 @@ def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again
             held = stop
         assert not {commit_ref.state for commit_ref in path} & set(scene.asked)
 
-    in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
 
-
-def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> None:
-    async def story(scene: Scene) -> None:
+async def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> None:
+    async with scene_with(exchange=replace(EXCHANGE, codec="topk-64-4")) as scene:
         states, path = await scene.at_the_start(LATE), tuple(scene.commit() for _ in range(3))
         min_exponents, items = own_min_exponents(scene), scene.log.blob_store._items
         for root in [root for root in items if root != path[-1].state]:
@@ -289,13 +278,11 @@ def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> N
         await states.reach(path[-1], scene.start, min_exponents)
         assert state_digest(states.held) == path[-1].state
 
-    in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
 
-
-def test_what_nobody_has_any_more_is_done_without_soon() -> None:
+async def test_what_nobody_has_any_more_is_done_without_soon() -> None:
     """The log has the newest state, and neither bodies nor mean, as after a restart."""
 
-    async def story(scene: Scene) -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
         items = scene.log.blob_store._items
@@ -305,11 +292,9 @@ def test_what_nobody_has_any_more_is_done_without_soon() -> None:
             await states.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
 
-    in_scene(story)
 
-
-def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         before = states.held
         false = State(1, torch.zeros(scene.log.num_weights), (torch.zeros(scene.log.num_weights),))
@@ -321,11 +306,9 @@ def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(cap
         assert states.held is before
         assert "the committed bodies leads to another state here round=1" in caplog.text
 
-    in_scene(story)
 
-
-def test_a_table_that_no_log_may_have_is_passed_by() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_table_that_no_log_may_have_is_passed_by() -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
         min_exponents = {**own_min_exponents(scene), 0: 200}  # a min exponent that no body can have
@@ -333,11 +316,9 @@ def test_a_table_that_no_log_may_have_is_passed_by() -> None:
         assert state_digest(states.held) == target.state
         assert scene.log.means[0].root in scene.asked
 
-    in_scene(story)
 
-
-def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         lie, liar = BlobStore(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
         await lie.serve(liar)
@@ -351,11 +332,9 @@ def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixtu
         assert state_digest(states.held) == target.state
         assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
 
-    in_scene(story)
 
-
-def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
-    async def story(scene: Scene) -> None:
+async def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
+    async with scene_with() as scene:
         early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
         target = scene.commit(rows=3)
         await early.reach(target, scene.start, own_min_exponents(scene))
@@ -363,15 +342,13 @@ def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
         await late.reach(target, scene.start, own_min_exponents(scene))
         assert state_digest(late.held) == target.state
 
-    in_scene(story)
 
-
-def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def silence(_caller: PublicKey, _request: bytes) -> bytes:
         await asyncio.Event().wait()
         return b""
 
-    async def story(scene: Scene) -> None:
+    async with scene_with() as scene:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
         await scene.log.endpoint.serve("blob", silence)
@@ -381,8 +358,6 @@ def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) ->
             await states.reach(target, scene.start, own_min_exponents(scene))
         assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
         assert state_digest(states.held) == scene.start.state
-
-    in_scene(story)
 
 
 # The teacher.
@@ -405,8 +380,8 @@ def teacher_round(scene: Scene) -> int:
 SHRINKING = {"schedule": "shrinking", "num_rounds": 7}
 
 
-def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that_phase_s_last_state() -> None:
-    async def story(scene: Scene) -> None:
+async def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that_phase_s_last_state() -> None:
+    async with scene_with(**SHRINKING) as scene:
         states = await scene.at_the_start(EARLY)
         taught, expected, held = teacher_round(scene), None, scene.start
         for round_ in range(1, scene.log.plan.num_rounds):
@@ -421,11 +396,9 @@ def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that
             if round_ == taught:
                 expected = states.held
 
-    in_scene(story, **SHRINKING)
 
-
-def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for_who_audits() -> None:
-    async def story(scene: Scene) -> None:
+async def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for_who_audits() -> None:
+    async with scene_with(num_rounds=4, recipe=Recipe(taught_percent=25)) as scene:
         states = await scene.at_the_start(EARLY)
         commit_refs = await live_through(scene, states, 3)
         found = await states.teacher()
@@ -438,11 +411,9 @@ def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for
             if teacher is not None:
                 assert torch.equal(teacher, parameters)
 
-    in_scene(story, num_rounds=4, recipe=Recipe(taught_percent=25))
 
-
-def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_hands_it_on() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_hands_it_on() -> None:
+    async with scene_with(**SHRINKING) as scene:
         early, late, third = await scene.at_the_start(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
         commit_refs = await live_through(scene, early, teacher_round(scene) + 1)
         await late.reach(commit_refs[-1], None, MIN_EXPONENTS)
@@ -459,11 +430,9 @@ def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_han
         assert again is not None
         assert again[0] == found[0]
 
-    in_scene(story, **SHRINKING)
 
-
-def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: Scene) -> None:
+async def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+    async with scene_with(**SHRINKING) as scene:
         early, late = await scene.at_the_start(EARLY), await scene.peer(LATE)
         first = Blob.of(state_pieces(early.held))
         commit_refs = await live_through(scene, early, teacher_round(scene) + 1)
@@ -485,5 +454,3 @@ def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.Log
         assert found is not None
         assert expected is not None
         assert torch.equal(found[1], expected[1])
-
-    in_scene(story, **SHRINKING)

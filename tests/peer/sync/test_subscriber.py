@@ -1,7 +1,8 @@
 """How a peer hears of commits, and passes them on: against a scripted log, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -264,52 +265,47 @@ def test_the_first_look_waits_for_the_log_and_says_so() -> None:
     assert script.asked == [(0, None, 0), (0, None, 0.5), (0, None, 1.5)]
 
 
-def test_nothing_is_passed_on_after_the_end() -> None:
-    async def story() -> None:
-        network = MemoryNetwork()
-        script, node = Script([told(1)], neighbours={OTHERS[0]: None}), network.endpoint(OWN)
-        reached = asyncio.Event()
+@pytest.mark.virtual_time
+async def test_nothing_is_passed_on_after_the_end() -> None:
+    network = MemoryNetwork()
+    script, node = Script([told(1)], neighbours={OTHERS[0]: None}), network.endpoint(OWN)
+    reached = asyncio.Event()
 
-        async def never(_caller: PublicKey, _request: bytes) -> bytes:
-            reached.set()
-            await asyncio.Event().wait()
-            return b""
+    async def never(_caller: PublicKey, _request: bytes) -> bytes:
+        reached.set()
+        await asyncio.Event().wait()
+        return b""
 
-        await network.endpoint(OTHERS[0]).serve("commit", never)
-        subscriber = CommitSubscriber(script.context(node), script, script, script)  # type: ignore[arg-type]
-        hearing = asyncio.create_task(script.hear(subscriber))
-        await subscriber.first_look()
-        await reached.wait()
-        hearing.cancel()
-        await subscriber.close()
-        assert not subscriber._pushing
-
-    run_virtual(story())
+    await network.endpoint(OTHERS[0]).serve("commit", never)
+    subscriber = CommitSubscriber(script.context(node), script, script, script)  # type: ignore[arg-type]
+    hearing = asyncio.create_task(script.hear(subscriber))
+    await subscriber.first_look()
+    await reached.wait()
+    hearing.cancel()
+    await subscriber.close()
+    assert not subscriber._pushing
 
 
 # What it tells others, over a network in memory.
 
 
-def with_two_peers(story: Callable[[MemoryLog, CommitSubscriber, LogClient], Awaitable[None]]) -> None:
-    """Run ``story`` with a subscriber that has heard of nothing, and another peer's line to it."""
-
-    async def play() -> None:
-        network = MemoryNetwork()
-        log = await MemoryLog(network).start()
-        node, other = (network.endpoint(peer.public_key) for peer in PEERS[:2])
-        client, script = LogClient(node, log.manifest, log.ledger.run), Script([])
-        subscriber = CommitSubscriber(script.context(node, client), script, script, script)  # type: ignore[arg-type]
-        hearing = asyncio.create_task(script.hear(subscriber))
-        await subscriber.start()
-        await story(log, subscriber, LogClient(other, log.manifest, log.ledger.run))
-        hearing.cancel()
-        await subscriber.close()
-
-    asyncio.run(play())
+@asynccontextmanager
+async def two_peers() -> AsyncIterator[tuple[MemoryLog, CommitSubscriber, LogClient]]:
+    """Yield a log, a subscriber that has heard of nothing, and another peer's line to it."""
+    network = MemoryNetwork()
+    log = await MemoryLog(network).start()
+    node, other = (network.endpoint(peer.public_key) for peer in PEERS[:2])
+    client, script = LogClient(node, log.manifest, log.ledger.run), Script([])
+    subscriber = CommitSubscriber(script.context(node, client), script, script, script)  # type: ignore[arg-type]
+    hearing = asyncio.create_task(script.hear(subscriber))
+    await subscriber.start()
+    yield log, subscriber, LogClient(other, log.manifest, log.ledger.run)
+    hearing.cancel()
+    await subscriber.close()
 
 
-def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
-    async def story(log: MemoryLog, subscriber: CommitSubscriber, other: LogClient) -> None:
+async def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
+    async with two_peers() as (log, subscriber, other):
         key = PublicKey(PEERS[0].public_key)
         assert (await other.next_update(key, 0, left_ms=None)).commitment is None
         log.give(PEERS[2])
@@ -321,11 +317,9 @@ def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
         assert (await other.next_update(key, 1, left_ms=None)).commitment is None
         assert unpack(FeedAnswer, await subscriber._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
 
-    with_two_peers(story)
 
-
-def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
-    async def story(log: MemoryLog, subscriber: CommitSubscriber, other: LogClient) -> None:
+async def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
+    async with two_peers() as (log, subscriber, _other):
         log.give(PEERS[2])
         log.commit()
         node, key = log.network.endpoint(OTHERS[0]), PublicKey(PEERS[0].public_key)
@@ -338,16 +332,12 @@ def test_what_is_pushed_is_believed_with_its_proof_and_not_otherwise() -> None:
         assert subscriber.newest is not None
         assert subscriber.newest.receipt == receipt
 
-    with_two_peers(story)
 
-
-def test_a_question_that_is_none_is_refused() -> None:
-    async def story(log: MemoryLog, _subscriber: CommitSubscriber, _other: LogClient) -> None:
+async def test_a_question_that_is_none_is_refused() -> None:
+    async with two_peers() as (log, _subscriber, _other):
         for false in (b"", b"\xff", bytes(1000)):
             with pytest.raises(Refused):
                 await log.endpoint.call(PublicKey(PEERS[0].public_key), "commit-after", false, timeout_s=5)
-
-    with_two_peers(story)
 
 
 def test_a_log_that_was_away_is_asked_for_its_head_before_its_news_are_taken() -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.pool import Changes, Done, InProcess, ThrottledPool, WorkerLost
-from tests.network.virtual_time import LoopClock, now, run_virtual
+from tests.network.virtual_time import LoopClock, now
+
+pytestmark = pytest.mark.virtual_time
 
 MICROBATCH = Microbatch(1, bytes(32), 0, bytes(32), 0, TINY.sample(random.Random("pool")), 16)
 
@@ -112,14 +115,12 @@ class SlowPool:
         return Done(MicrobatchResult(torch.zeros(3), 1.0, microbatch.samples), 1000 * took_s)
 
 
-def play(story: Callable[[ThrottledPool, SlowPool], Awaitable[None]], duty: int, *, counts_all: bool = False) -> None:
-    async def whole() -> None:
-        slow = SlowPool()
-        pool = ThrottledPool(slow, duty, thread=slow if counts_all else None, clock=LoopClock())
-        await story(pool, slow)
-        await pool.close()
-
-    run_virtual(whole())
+@asynccontextmanager
+async def throttled(duty: int, *, counts_all: bool = False) -> AsyncIterator[tuple[ThrottledPool, SlowPool]]:
+    slow = SlowPool()
+    pool = ThrottledPool(slow, duty, thread=slow if counts_all else None, clock=LoopClock())
+    yield pool, slow
+    await pool.close()
 
 
 async def work(pool: ThrottledPool, worker: int, until_s: float) -> float:
@@ -135,16 +136,15 @@ async def work(pool: ThrottledPool, worker: int, until_s: float) -> float:
 
 @pytest.mark.parametrize("duty", [1, 60, 100])
 @pytest.mark.parametrize("worker", [0, 1])
-def test_a_worker_computes_its_share_of_the_time(duty: int, worker: int) -> None:
-    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+async def test_a_worker_computes_its_share_of_the_time(duty: int, worker: int) -> None:
+    async with throttled(duty) as (pool, _slow):
         computed_s = await work(pool, worker, 1000)
         assert computed_s / now() == pytest.approx(duty / 100, rel=0.02)
 
-    play(story, duty)
 
+async def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
+    async with throttled(30, counts_all=True) as (pool, slow):
 
-def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
-    async def story(pool: ThrottledPool, slow: SlowPool) -> None:
         async def other_work() -> None:
             while True:
                 await asyncio.sleep(4)
@@ -155,11 +155,9 @@ def test_what_else_is_computed_in_its_thread_is_rested_for_too() -> None:
         others.cancel()
         assert slow.busy_s / now() == pytest.approx(0.3, rel=0.05)
 
-    play(story, 30, counts_all=True)
 
-
-def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
-    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+async def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
+    async with throttled(50) as (pool, _slow):
         await pool.train(0, COUNTED_MICROBATCH)
         assert list(pool.free()) == [1]
         await asyncio.sleep(0.3)
@@ -168,11 +166,9 @@ def test_waiting_for_something_else_is_rest_and_is_not_saved_up() -> None:
         await pool.train(0, COUNTED_MICROBATCH)
         assert list(pool.free()) == [1]
 
-    play(story, 50)
 
-
-def test_another_share_holds_at_once() -> None:
-    async def story(pool: ThrottledPool, _slow: SlowPool) -> None:
+async def test_another_share_holds_at_once() -> None:
+    async with throttled(1) as (pool, _slow):
         await pool.train(0, COUNTED_MICROBATCH)
         await asyncio.sleep(1)
         assert list(pool.free()) == [1]
@@ -181,14 +177,10 @@ def test_another_share_holds_at_once() -> None:
         await pool.train(0, COUNTED_MICROBATCH)
         assert list(pool.free()) == [0, 1]
 
-    play(story, 1)
 
-
-def test_a_microbatch_that_was_lost_is_not_rested_for() -> None:
-    async def story(pool: ThrottledPool, slow: SlowPool) -> None:
+async def test_a_microbatch_that_was_lost_is_not_rested_for() -> None:
+    async with throttled(10) as (pool, slow):
         slow.dies = True
         with pytest.raises(WorkerLost):
             await pool.train(0, COUNTED_MICROBATCH)
         assert list(pool.free()) == [0, 1]
-
-    play(story, 10)

@@ -19,7 +19,7 @@ from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
 from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _service, _wait_with_microbatches, _word
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -72,8 +72,10 @@ def is_brought(scene: Scene, header: Header) -> bool:
 
 
 @EVERY
-def test_what_is_drawn_is_brought_and_stays_and_a_step_that_does_not_fit_takes_the_own_vectors(tmp_path: Path, exchange: Exchange) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_drawn_is_brought_and_stays_and_a_step_that_does_not_fit_takes_the_own_vectors(
+    tmp_path: Path, exchange: Exchange
+) -> None:
+    async with scene_in(tmp_path, exchange=exchange, audits=(RULES,)) as scene:
         member = scene.join(0)
         first, header, _ = await rounds(scene, member, 3)
         await until(lambda: is_brought(scene, first) and is_brought(scene, header))
@@ -88,11 +90,10 @@ def test_what_is_drawn_is_brought_and_stays_and_a_step_that_does_not_fit_takes_t
         assert member.status.audited >= 2
         assert member.status.brought_bytes >= 2 * 4 * scene.log.num_weights
 
-    play(tmp_path, story, exchange=exchange, audits=(RULES,))
 
-
-def test_what_is_not_drawn_goes_with_its_beacon(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_not_drawn_goes_with_its_beacon(tmp_path: Path) -> None:
+    rules = replace(RULES, proven=(Identity(bytes([11]) * 32).public_key,), audit_percent=1, kept_rounds=60, pending_rounds=120)
+    async with scene_in(tmp_path, exchange=THIN, audits=(rules,)) as scene:
         member = scene.join(0)
         headers = await rounds(scene, member, 8)
         audits = scene.log.ledger.reputation.audits
@@ -102,13 +103,10 @@ def test_what_is_not_drawn_goes_with_its_beacon(tmp_path: Path) -> None:
         )
         assert not all(old.values())
 
-    rules = replace(RULES, proven=(Identity(bytes([11]) * 32).public_key,), audit_percent=1, kept_rounds=60, pending_rounds=120)
-    play(tmp_path, story, exchange=THIN, audits=(rules,))
-
 
 @EVERY
-def test_members_of_a_cohort_keep_its_means_and_bring_each_what_the_others_have_not(tmp_path: Path, exchange: Exchange) -> None:
-    async def story(scene: Scene) -> None:
+async def test_members_of_a_cohort_keep_its_means_and_bring_each_what_the_others_have_not(tmp_path: Path, exchange: Exchange) -> None:
+    async with scene_in(tmp_path, exchange=exchange, audits=(RULES,)) as scene:
         scene.log.left_ms = 10_000
         members = [scene.join(number, token=TOKEN) for number in range(2)]
         await met(*members)
@@ -128,12 +126,11 @@ def test_members_of_a_cohort_keep_its_means_and_bring_each_what_the_others_have_
         for member in members:
             assert set(means) <= kept_by(scene, member)[base]
 
-    play(tmp_path, story, exchange=exchange, audits=(RULES,))
-
 
 @EVERY
-def test_a_peer_that_was_killed_before_the_beacon_brings_it_when_it_is_here_again(tmp_path: Path, exchange: Exchange) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_that_was_killed_before_the_beacon_brings_it_when_it_is_here_again(tmp_path: Path, exchange: Exchange) -> None:
+    rules = replace(RULES, kept_rounds=20, pending_rounds=30)
+    async with scene_in(tmp_path, exchange=exchange, audits=(rules,)) as scene:
         member = scene.join(0)
         header = await handed_in(scene, member)
         await member.stops()  # as kill -9 does
@@ -144,13 +141,10 @@ def test_a_peer_that_was_killed_before_the_beacon_brings_it_when_it_is_here_agai
         await again.reaches(scene.log.ledger.round)
         await until(lambda: is_brought(scene, header))
 
-    rules = replace(RULES, kept_rounds=20, pending_rounds=30)
-    play(tmp_path, story, exchange=exchange, audits=(rules,))
-
 
 @pytest.mark.parametrize("exchange", [DENSE, SPARSE], ids=["dense", "sparse"])
-def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path: Path, exchange: Exchange) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path: Path, exchange: Exchange) -> None:
+    async with scene_in(tmp_path, exchange=exchange, audits=(RULES,)) as scene:
         scene.log.left_ms = 600_000  # no clock decides here
         service = _service(scene)
         gateway = scene.join(0, gateway=service, prepare=_wait_with_microbatches)
@@ -174,11 +168,9 @@ def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp_path:
         assert len(own) == 2
         await until(lambda: all(brought.folder.has(header.contribution.digest, each) for each in own))
 
-    play(tmp_path, story, exchange=exchange, audits=(RULES,))
 
-
-def test_what_no_round_has_goes_once_none_can_have_it(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_no_round_has_goes_once_none_can_have_it(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member, other = scene.join(0), scene.join(1)
         header = await handed_in(scene, member)
         base = header.contribution.open().base.hex()
@@ -191,11 +183,9 @@ def test_what_no_round_has_goes_once_none_can_have_it(tmp_path: Path) -> None:
             await handed_in(scene, member)
         await until(lambda: base not in kept_by(scene, member))
 
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))
 
-
-def test_what_was_audited_goes_once_nobody_asks_for_it_any_more(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_was_audited_goes_once_nobody_asks_for_it_any_more(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member = scene.join(0)
         (header,) = await rounds(scene, member, 1)
         base = header.contribution.open().base.hex()
@@ -204,11 +194,9 @@ def test_what_was_audited_goes_once_nobody_asks_for_it_any_more(tmp_path: Path) 
         await rounds(scene, member, RULES.pending_rounds - RULES.kept_rounds)
         await until(lambda: base not in kept_by(scene, member))
 
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))
 
-
-def test_an_auditor_gets_vectors_from_the_peer_itself(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_auditor_gets_vectors_from_the_peer_itself(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member, auditor = scene.join(0), scene.network.endpoint(PublicKey(AUDITOR.public_key))
         header = await handed_in(scene, member)
         contribution = header.contribution.open()
@@ -216,46 +204,37 @@ def test_an_auditor_gets_vectors_from_the_peer_itself(tmp_path: Path) -> None:
             page = await auditor.call(member.endpoint.key, VECTOR, pack(AskVector(contribution.base, digest, 0)), timeout_s=5)
             assert len(page) == 4 * scene.log.num_weights
 
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))
 
-
-def test_an_open_run_keeps_nothing(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_an_open_run_keeps_nothing(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN) as scene:
         member = scene.join(0)
         await rounds(scene, member, 2)
         assert not (member.store.run_path(scene.log.signed.run) / VECTORS).exists()
         assert not (member.store.run_path(scene.log.signed.run) / "open").exists()
 
-    play(tmp_path, story, exchange=THIN)
 
-
-def test_a_disk_without_room_stops_no_training_and_its_person_is_told_once(
+async def test_a_disk_without_room_stops_no_training_and_its_person_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         "manta_swarm.peer.features.audit.evidence.most_vectors_bytes", lambda _exchange, _rules, num_weights: 4 * num_weights
     )
-
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member = scene.join(0)
         await rounds(scene, member, 3)
         assert member.status.rounds_counted == 3
-
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))
     assert capsys.readouterr().out.count("no room for what audits may ask of this peer's work") == 1
 
 
-def test_a_peer_whose_run_is_over_has_brought_what_is_wanted(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_peer_whose_run_is_over_has_brought_what_is_wanted(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,), num_rounds=3) as scene:
         member = scene.join(0)
         headers = await rounds(scene, member, 3)
         await member.ends()
         assert all(is_brought(scene, header) for header in headers[:-1])  # the last round has no beacon
 
-    play(tmp_path, story, exchange=THIN, audits=(RULES,), num_rounds=3)
 
-
-def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
+async def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(timeouts, "BROUGHT_S", (60.0, 60.0))
@@ -265,7 +244,7 @@ def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
         said.append(capsys.readouterr().out)
         return words in "".join(said)
 
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member, other = scene.join(0), scene.join(1)
         header = await handed_in(scene, member)
         member.loop.leave()
@@ -277,13 +256,11 @@ def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
             await other.reaches(round_)
         await member.ends()
         assert is_brought(scene, header)
-
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))
     assert not has_said("audits may still ask")
 
 
 @pytest.mark.parametrize("is_away", [True, False])
-def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
+async def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
     monkeypatch.setattr(timeouts, "BROUGHT_S", (0.2, 0.2))
     monkeypatch.setattr(timeouts, "LAST_ROUND_S", 0.1)
 
@@ -291,7 +268,7 @@ def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.Mon
         await asyncio.Event().wait()
         return b""
 
-    async def story(scene: Scene) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member = scene.join(0)
         await rounds(scene, member, 2)
         await handed_in(scene, member)
@@ -301,5 +278,3 @@ def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.Mon
         else:
             await scene.log.endpoint.serve(WANTED, never)
         await member.leaves()
-
-    play(tmp_path, story, exchange=THIN, audits=(RULES,))

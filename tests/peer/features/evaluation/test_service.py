@@ -3,7 +3,8 @@
 import asyncio
 import sys
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,9 @@ from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.runtime.child import ChildLost
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import now
+
+pytestmark = pytest.mark.virtual_time
 
 PEER, ASKER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 RUN, DATA, STATE = sha256(b"run"), sha256(b"data"), sha256(b"state")
@@ -106,20 +109,17 @@ class Scene:
         return self.network.endpoint(PublicKey(sha256(b"asker %d" % number)))
 
 
-def play(story: Callable[[Scene], Awaitable[None]], **settings: Any) -> None:
-    """Let a story happen, in time that costs none; the service leaves nothing behind."""
-
-    async def all_of_it() -> None:
-        scene = Scene(**settings)
-        async with scene.service.open(scene.network.endpoint(PEER.public_key)):
-            await story(scene)
-        assert all(each.is_closed for each in scene.measurers)
-
-    run_virtual(all_of_it())
+@asynccontextmanager
+async def scene_with(**settings: Any) -> AsyncIterator[Scene]:
+    """Yield a scene whose service leaves nothing behind."""
+    scene = Scene(**settings)
+    async with scene.service.open(scene.network.endpoint(PEER.public_key)):
+        yield scene
+    assert all(each.is_closed for each in scene.measurers)
 
 
-def test_a_question_is_answered_with_a_signature() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_question_is_answered_with_a_signature() -> None:
+    async with scene_with() as scene:
         word = await scene.answer()
         assert checked(word.answer[0], QUESTION, PEER.public_key, DATA) == (RESULT, RESULT)
         assert scene.measurers[0].asked == [(SMALLEST, "search"), (LARGEST, "search")]
@@ -129,18 +129,14 @@ def test_a_question_is_answered_with_a_signature() -> None:
         assert again == word
         assert len(scene.measurers[0].asked) == 2
 
-    play(story)
 
-
-def test_it_works_no_more_than_its_share_of_the_time() -> None:
-    async def story(scene: Scene) -> None:
+async def test_it_works_no_more_than_its_share_of_the_time() -> None:
+    async with scene_with() as scene:
         scene.service.limit(10, 5)
         began_s, count = now(), 5
         for number in range(count):
             await scene.answer(replace(QUESTION, architectures=(SMALLEST,), nonce=bytes([number]) * 16))
         assert now() - began_s == pytest.approx((count - 1) * CPU_S / 0.05 + CPU_S, rel=0.2)
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -152,26 +148,22 @@ def test_it_works_no_more_than_its_share_of_the_time() -> None:
         ({"state": sha256(b"unknown")}, "not got that state any more"),
     ],
 )
-def test_what_it_cannot_measure_it_never_will(changes: dict[str, Any], reason: str) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_it_cannot_measure_it_never_will(changes: dict[str, Any], reason: str) -> None:
+    async with scene_with() as scene:
         word = await scene.ask(replace(QUESTION, **changes))
         assert (word.fate, reason in word.reason) == (Fate.NEVER, True), word.reason
         assert not scene.measurers
 
-    play(story)
-
 
 @pytest.mark.parametrize("request_", [b"", b"\x80", b"\xff" * 5000, pack(RESULT)])
-def test_what_is_no_question_is_refused(request_: bytes) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_no_question_is_refused(request_: bytes) -> None:
+    async with scene_with() as scene:
         with pytest.raises(Refused):
             await scene.asker.call(PEER.public_key, METHOD, request_, timeout_s=60)
 
-    play(story)
 
-
-def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_stays() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_stays() -> None:
+    async with scene_with() as scene:
         weights, scene.round = scene.states.pop(STATE), 6
         assert (await scene.ask()).fate == Fate.LATER
         scene.states[STATE], scene.round = weights, 7
@@ -184,11 +176,9 @@ def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_st
         assert others[1].state not in scene.copied
         assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
 
-    play(story)
 
-
-def test_a_person_who_does_not_want_it_is_asked_nothing() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_person_who_does_not_want_it_is_asked_nothing() -> None:
+    async with scene_with() as scene:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(1)
         scene.service.limit(0, 100)
@@ -197,19 +187,15 @@ def test_a_person_who_does_not_want_it_is_asked_nothing() -> None:
         scene.service.limit(100, 100)
         assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
 
-    play(story)
 
-
-def test_private_data_are_not_measured_on() -> None:
-    async def story(scene: Scene) -> None:
+async def test_private_data_are_not_measured_on() -> None:
+    async with scene_with(refusal="the run's data are private") as scene:
         word = await scene.ask()
         assert (word.fate, word.reason) == (Fate.NEVER, "the run's data are private")
 
-    play(story, refusal="the run's data are private")
 
-
-def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
-    async def story(scene: Scene) -> None:
+async def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
+    async with scene_with() as scene:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(CPU_S / 2)
         scene.service.pause()
@@ -221,22 +207,18 @@ def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
         scene.service.resume()
         assert (await scene.answer()).fate == Fate.DONE
 
-    play(story)
 
-
-def test_a_pause_while_it_rests_frees_the_memory_too() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_pause_while_it_rests_frees_the_memory_too() -> None:
+    async with scene_with() as scene:
         scene.service.limit(1, 100)
         assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == Fate.DONE
         scene.service.pause()
         await asyncio.sleep(0.1)
         assert scene.measurers[0].is_closed
 
-    play(story)
 
-
-def test_a_caller_has_one_question_and_all_together_a_few() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_caller_has_one_question_and_all_together_a_few() -> None:
+    async with scene_with() as scene:
         scene.service.limit(1, 100)
         asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
         await asyncio.sleep(0.1)
@@ -247,23 +229,19 @@ def test_a_caller_has_one_question_and_all_together_a_few() -> None:
         assert (await newer).fate == Fate.DONE
         assert {(await each).fate for each in asking[2:]} == {Fate.DONE}
 
-    play(story)
 
-
-def test_what_measures_is_ended_when_nobody_asks_any_more() -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_measures_is_ended_when_nobody_asks_any_more() -> None:
+    async with scene_with() as scene:
         await scene.answer()
         await asyncio.sleep(IDLE_S + 2 * CPU_S)
         assert scene.measurers[0].is_closed
         assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
         assert len(scene.measurers) == 2
 
-    play(story)
-
 
 @pytest.mark.parametrize("others_ask", [False, True])
-def test_weights_are_let_go_when_nobody_asks_about_them_any_more(others_ask: bool) -> None:
-    async def story(scene: Scene) -> None:
+async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(others_ask: bool) -> None:
+    async with scene_with() as scene:
         weights = scene.states[STATE] = b"weights of a state"[: 10 + scene.round]
         at_first = sys.getrefcount(weights)
         await scene.answer()
@@ -277,11 +255,9 @@ def test_weights_are_let_go_when_nobody_asks_about_them_any_more(others_ask: boo
             each.loaded.clear()
         assert sys.getrefcount(weights) == at_first
 
-    play(story)
 
-
-def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
+    async with scene_with() as scene:
         asking = asyncio.create_task(scene.answer())
         await asyncio.sleep(CPU_S / 2)
         scene.service.limit(0, 100)
@@ -289,32 +265,27 @@ def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
         await asyncio.sleep(CPU_S / 10)
         assert scene.measurers[0].is_closed
 
-    play(story)
 
-
-def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
-    async def story(scene: Scene) -> None:
+async def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
+    async with scene_with() as scene:
         asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
         await asyncio.sleep(CPU_S / 2)
         scene.service.pause()
         async with asyncio.timeout(30):
             assert {(await each).reason for each in asking} == {PAUSED}
 
-    play(story)
 
-
-def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> None:
+    async with scene_with() as scene:
         scene.service.limit(1, 100)
         await scene.ask()  # and never again
         await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
         assert scene.measurers[0].asked == [(SMALLEST, "search")]
 
-    play(story)
 
+async def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
+    async with scene_with() as scene:
 
-def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
-    async def story(scene: Scene) -> None:
         def die() -> None:
             raise ChildLost("it has ended")
 
@@ -323,11 +294,10 @@ def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
         assert fates == [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER]
         assert len(scene.measurers) == 3
 
-    play(story)
 
+async def test_missing_samples_are_no_reason_to_try_again() -> None:
+    async with scene_with() as scene:
 
-def test_missing_samples_are_no_reason_to_try_again() -> None:
-    async def story(scene: Scene) -> None:
         def lack() -> None:
             raise UserError("a shard is missing")
 
@@ -335,15 +305,11 @@ def test_missing_samples_are_no_reason_to_try_again() -> None:
         assert (await scene.answer()).fate == Fate.NEVER
         assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.NEVER
 
-    play(story)
 
-
-def test_one_who_replays_a_question_of_somebody_else_gets_its_own_answer() -> None:
-    async def story(scene: Scene) -> None:
+async def test_one_who_replays_a_question_of_somebody_else_gets_its_own_answer() -> None:
+    async with scene_with() as scene:
         mine, theirs = await asyncio.gather(scene.answer(), scene.answer(asker=scene.other(3)))
         assert mine == theirs  # the same measurements, signed for the same question
         assert len(scene.measurers[0].asked) == 4
         with pytest.raises(EncodingError):
             checked(theirs.answer[0], replace(QUESTION, nonce=b"m" * 16), PEER.public_key, DATA)
-
-    play(story)

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from manta_swarm.protocol.light import EnterRequest, LeaseRequest
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from manta_swarm.runtime.listen_address import ListenAddress
 from tests.memory_log import OPERATOR
-from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, play
+from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, gateway_with
 
 INVITED = AdmissionRule(INVITATION)
 ALICE, BOB, CAROL = LIGHTS[:3]
@@ -79,19 +80,17 @@ class Invited:
         return bool((await asyncio.to_thread(client.lease, Signed.sign(request, identity))).lease)
 
 
-def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule = INVITED) -> None:
-    async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
-            invited = Invited(gateway, address)
-            await invited.open()
-            await gateway.convene()
-            await story(invited)
-
-    play(whole, admission=rule)
+@asynccontextmanager
+async def over_http(rule: AdmissionRule = INVITED) -> AsyncIterator[Invited]:
+    async with gateway_with(admission=rule) as gateway, serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
+        invited = Invited(gateway, address)
+        await invited.open()
+        await gateway.convene()
+        yield invited
 
 
-def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_other_leases(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_other_leases(tmp_path: Path) -> None:
+    async with over_http() as invited:
         token = invited.token()
         with pytest.raises(NotLetIn, match="not open to everybody"):
             await invited.lease(ALICE)
@@ -104,11 +103,9 @@ def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_othe
         with pytest.raises(NotLetIn):
             await invited.lease(BOB)
 
-    over_http(story)
 
-
-def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_at_most(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_at_most(tmp_path: Path) -> None:
+    async with over_http() as invited:
         token = invited.token()
         await invited.enter(ALICE, tmp_path / "alice", token.to_text())
         for _ in range(3):
@@ -120,11 +117,9 @@ def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_a
             await invited.enter(BOB, tmp_path / "bob", token.to_text())
         assert len(invited.asked) == 3
 
-    over_http(story)
 
-
-def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> None:
+    async with over_http() as invited:
         client = GatewayClient([GatewayUrl.of(invited.address)])
         of_bob, elsewhere = invited.token().admission(BOB.public_key), invited.token(run=sha256(b"run"))
         bad = {
@@ -147,11 +142,9 @@ def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> Non
         with pytest.raises(NotLetIn):
             await invited.lease(ALICE)
 
-    over_http(story)
 
-
-def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None:
+    async with over_http() as invited:
         await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
         assert await invited.lease(ALICE)
         invited.admitted.out[ALICE.public_key] = 1
@@ -160,11 +153,9 @@ def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None
         with pytest.raises(UserError, match="does not let your key in any more"):
             await invited.enter(ALICE, tmp_path / "alice")
 
-    over_http(story)
 
-
-def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
+    async with over_http() as invited:
         invited.gateway.service.entrance = Entrance(
             replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
             Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
@@ -172,16 +163,12 @@ def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None
         with pytest.raises(Unreachable, match="log does not answer"):
             await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
 
-    over_http(story)
 
-
-def test_a_listed_key_leases_without_showing_anything_and_another_is_told_before_it_asks(tmp_path: Path) -> None:
-    async def story(invited: Invited) -> None:
+async def test_a_listed_key_leases_without_showing_anything_and_another_is_told_before_it_asks(tmp_path: Path) -> None:
+    async with over_http(AdmissionRule(LIST, (ALICE.public_key,))) as invited:
         await invited.enter(ALICE, tmp_path / "alice")
         assert await invited.lease(ALICE)
         with pytest.raises(UserError, match="takes the peers that its manifest lists"):
             await invited.enter(BOB, tmp_path / "bob")
         with pytest.raises(NotLetIn):
             await invited.lease(BOB)
-
-    over_http(story, AdmissionRule(LIST, (ALICE.public_key,)))

@@ -9,8 +9,9 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +43,7 @@ from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.listen_address import ListenAddress
 from tests.memory_log import MICROBATCH, until
 from tests.peer.features.gateway.test_gateway_service import own_claim
-from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
+from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, gateway_with
 
 DOOR = ListenAddress("127.0.0.1", 0)
 
@@ -51,14 +52,11 @@ def client_of(address: str, *, of: str = "") -> GatewayClient:
     return GatewayClient([GatewayUrl.of(f"{address}#{of}")])
 
 
-def over_http(story: Callable[[Gateway, str], Awaitable[None]], listen_address: ListenAddress = DOOR) -> None:
-    """Run ``story`` with a gateway that is served; what the client does belongs in threads, for it is synchronous."""
-
-    async def whole(gateway: Gateway) -> None:
-        async with serving(gateway.service, listen_address) as address:
-            await story(gateway, address)
-
-    play(whole)
+@asynccontextmanager
+async def over_http(listen_address: ListenAddress = DOOR) -> AsyncIterator[tuple[Gateway, str]]:
+    """Yield a gateway that is served, and where; what the client does belongs in threads, for it is synchronous."""
+    async with gateway_with() as gateway, serving(gateway.service, listen_address) as address:
+        yield gateway, address
 
 
 def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
@@ -66,8 +64,8 @@ def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
     return Signed.sign(LeaseRequest(gateway.signed.run, GATEWAY.public_key, key, 0, 0), LIGHTS[number])
 
 
-def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -> None:
-    async def story(gateway: Gateway, address: str) -> None:
+async def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -> None:
+    async with over_http() as (gateway, address):
         cohort_session = await gateway.convene()
         client = client_of(address, of=peer_name(GATEWAY.public_key))
         assert (await asyncio.to_thread(client.welcome)).manifest == gateway.signed
@@ -91,11 +89,9 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promise() -
         with pytest.raises(EncodingError):
             await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes - 1)
 
-    over_http(story)
 
-
-def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives() -> None:
-    async def whole(gateway: Gateway) -> None:
+async def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives() -> None:
+    async with gateway_with() as gateway:
         traffic = Traffic()
         async with serving(gateway.service, DOOR, traffic) as address:
             await gateway.convene()
@@ -119,11 +115,9 @@ def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_
             traffic.received.limit = None
             assert (await asking).lease
 
-    play(whole)
 
-
-def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> None:
-    async def story(gateway: Gateway, address: str) -> None:
+async def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> None:
+    async with over_http() as (gateway, address):
         await gateway.convene()
         traffic = Traffic()
         client = GatewayClient([GatewayUrl.of(address)], BlockingTraffic(traffic, asyncio.get_running_loop()))
@@ -141,15 +135,11 @@ def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> None:
             flow.limit = None
             assert await asking
 
-    over_http(story)
 
-
-def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
-    async def story(_: Gateway, address: str) -> None:
+async def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
+    async with over_http() as (_, address):
         with pytest.raises(RemoteFault, match="is 12D3"):
             await asyncio.to_thread(client_of(address, of=peer_name(LIGHTS[0].public_key)).welcome)
-
-    over_http(story)
 
 
 def _status(address: str, path: str, data: bytes | None = None, method: str | None = None) -> int:
@@ -161,8 +151,8 @@ def _status(address: str, path: str, data: bytes | None = None, method: str | No
             return error.code
 
 
-def test_what_is_malformed_unknown_or_too_long_gets_a_status_of_its_own() -> None:
-    async def story(gateway: Gateway, address: str) -> None:
+async def test_what_is_malformed_unknown_or_too_long_gets_a_status_of_its_own() -> None:
+    async with over_http() as (gateway, address):
         await gateway.convene()
         for path, data, status in (
             ("/light/v1/leases", b"", 400),
@@ -178,21 +168,16 @@ def test_what_is_malformed_unknown_or_too_long_gets_a_status_of_its_own() -> Non
         ):
             assert await asyncio.to_thread(_status, address, path, data) == status, path
 
-    over_http(story)
 
-
-def test_an_address_that_asks_too_often_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_asks_too_often_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_AT_ONCE", 3.0)
     monkeypatch.setattr(http, "_REQUESTS_A_SECOND", 0.001)
-
-    async def story(_: Gateway, address: str) -> None:
+    async with over_http() as (_, address):
         client = client_of(address)
         for _ in range(3):
             await asyncio.to_thread(client.welcome)
         with pytest.raises(Unreachable, match="too many requests"):
             await asyncio.to_thread(client.welcome)
-
-    over_http(story)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +195,9 @@ def test_an_ipv6_network_is_counted_as_one_address(host: str, counted: str) -> N
     assert counted_as(host) == counted
 
 
-def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_BEGINS_S", 60.0)
-
-    async def story(gateway: Gateway, _: str) -> None:
+    async with over_http() as (gateway, _):
         monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
         async with serving(gateway.service, DOOR) as address:
             host, port = address.removeprefix("http://").rstrip("/").split(":")
@@ -225,8 +209,6 @@ def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest
                 slow.sendall(bytes(100))
                 assert b"400" in await asyncio.to_thread(slow.recv, 1000)
             assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 400
-
-    over_http(story)
 
 
 def _closes(address: str, sends: bytes) -> bool:
@@ -247,25 +229,21 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sends", [b"", b"GET /light", b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"])
-def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
+async def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
     sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
     monkeypatch.setattr(http_server, "_LAG_S", 2.0)
     monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
-
-    async def story(_: Gateway, address: str) -> None:
+    async with over_http() as (_, address):
         slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
         await asyncio.to_thread(client_of(address).welcome)
         assert await slow
 
-    over_http(story)
 
-
-def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
-
-    async def story(_: Gateway, address: str) -> None:
+    async with over_http() as (_, address):
         host, port = address.removeprefix("http://").rstrip("/").split(":")
         silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
         try:
@@ -275,13 +253,10 @@ def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: 
             for each in silent:
                 each.close()
 
-    over_http(story)
 
-
-def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
-
-    async def story(gateway: Gateway, _: str) -> None:
+    async with over_http() as (gateway, _):
         monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
         async with serving(gateway.service, DOOR) as address:
             host, port = address.removeprefix("http://").rstrip("/").split(":")
@@ -297,16 +272,20 @@ def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyP
                 for each in slow:
                     each.close()
 
-    over_http(story)
 
-
-def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and_ends_with_its_run(
+async def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and_ends_with_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(light, "_AGAIN_S", (0.05, 0.2))
     monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
 
-    async def story(gateway: Gateway) -> None:
+    printed: list[str] = []
+
+    def seen() -> list[str]:
+        printed.append(capsys.readouterr().out)
+        return printed
+
+    async with gateway_with() as gateway:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         listen_address = ListenAddress("127.0.0.1", port)
@@ -325,14 +304,6 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
         gateway.service.finish()
         async with serving(gateway.service, listen_address):
             assert await contributing
-
-    printed: list[str] = []
-
-    def seen() -> list[str]:
-        printed.append(capsys.readouterr().out)
-        return printed
-
-    play(story)
     assert "run finished taken=2 samples=" in "".join(seen())
 
 
@@ -356,12 +327,11 @@ def test_ctrl_c_at_a_contributors_first_line_lets_it_leave(tmp_path: Path, monke
     assert not asyncio.run(contribute(config, Impatient()))
 
 
-def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
+async def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
-
-    async def story(gateway: Gateway, address: str) -> None:
+    async with over_http() as (gateway, address):
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run=gateway.signed.run.hex())
         contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         cohort_session = await gateway.convene()
@@ -374,20 +344,16 @@ def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_by_nobo
         await cohort_session.tell(replace(accepted, inclusion_promise=forged))
         gateway.service.finish()
         assert await contributing
-
-    over_http(story)
     printed = capsys.readouterr().out
     assert "its gateway shows an inclusion promise that does not hold" in printed
     assert "run finished taken=0 samples=0" in printed
 
 
-def test_a_contributor_that_is_told_another_run_than_the_gateways_ends_with_a_line(tmp_path: Path) -> None:
-    async def story(gateway: Gateway, address: str) -> None:
+async def test_a_contributor_that_is_told_another_run_than_the_gateways_ends_with_a_line(tmp_path: Path) -> None:
+    async with over_http() as (gateway, address):
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run="ab" * 32)
         with pytest.raises(UserError, match=f"is a gateway of run {gateway.signed.run.hex()}"):
             await contribute(config, PrintingConsole())
-
-    over_http(story)
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
@@ -413,26 +379,26 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate, key = _certificate(tmp_path)
-
-    async def story(_: Gateway, address: str) -> None:
+    async with over_http(ListenAddress("127.0.0.1", 0, certificate, key)) as (_, address):
         assert address.startswith("https://")
         with pytest.raises(Unreachable, match="certificate"):
             await asyncio.to_thread(client_of(address).welcome)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert (await asyncio.to_thread(client_of(address).welcome)).gateway == GATEWAY.public_key
 
-    over_http(story, ListenAddress("127.0.0.1", 0, certificate, key))
 
-
-def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate, key = _certificate(tmp_path)
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
     monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-
-    async def story(_: Gateway, address: str) -> None:
+    async with over_http(ListenAddress("127.0.0.1", 0, certificate, key)) as (_, address):
         host, port = address.removeprefix("https://").rstrip("/").split(":")
         silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(3)]
         try:
@@ -445,21 +411,16 @@ def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_nee
             for each in silent:
                 each.close()
 
-    over_http(story, ListenAddress("127.0.0.1", 0, certificate, key))
 
-
-def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:
+async def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nothing")
-
-    async def story(gateway: Gateway) -> None:
+    async with gateway_with() as gateway:
         with pytest.raises(UserError, match="PEM files that belong together"):
             async with serving(gateway.service, ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
                 pass
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
             async with serving(gateway.service, ListenAddress("127.0.0.1", taken.getsockname()[1])):
                 pass
-
-    play(story)
 
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:

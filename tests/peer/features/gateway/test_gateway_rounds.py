@@ -20,7 +20,7 @@ from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.contexts import context_of
 from tests.peer.gateways import digits
-from tests.peer.scene import Member, Scene, play
+from tests.peer.scene import Member, Scene, scene_in
 
 LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(2)]
 PAYOUTS = {LIGHTS[1].public_key: Identity(sha256(b"account")).public_key}  # the accounts that claims name, where it is not the own key
@@ -82,8 +82,8 @@ def _wait_with_microbatches(gateway: Member) -> None:
 
 
 @pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE, SPARSE_STEPS], ids=["dense", "sparse", "local steps"])
-def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exchange: Any, tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exchange: Any, tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=exchange) as scene:
         scene.log.left_ms = 600_000  # no clock decides here
         service = _service(scene)
         gateway = scene.join(0, gateway=service, prepare=_wait_with_microbatches)
@@ -108,12 +108,10 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
         assert LIGHTS[1].public_key not in credits
         assert gateway.status.samples_counted >= 3 * MICROBATCH * exchange.local_steps
 
-    play(tmp_path, story, exchange=exchange)
-
 
 @pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE_STEPS], ids=["one step", "local steps"])
-def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=exchange) as scene:
         scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
         service = _service(scene, is_lease_only=True)
         gateway = scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
@@ -127,11 +125,9 @@ def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_leasing
         assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
         assert len(gateway.worker.microbatches) == exchange.local_steps
 
-    play(tmp_path, story, exchange=exchange)
 
-
-def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         scene.log.left_ms = 200
         service = _service(scene, is_lease_only=True)
         cohort_sessions = _cohort_sessions(service)
@@ -140,11 +136,9 @@ def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path
         await gateway.leaves()
         assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
 
-    play(tmp_path, story)
 
-
-def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000)) as scene:
         scene.log.left_ms = 1_000
         service = _service(scene, is_lease_only=True)
         cohort_sessions = _cohort_sessions(service)
@@ -156,5 +150,3 @@ def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_l
         assert word.fate == Fate.HELD, word.reason
         await until(lambda: _word(service, late.name).fate != Fate.HELD)
         assert _word(service, late.name).fate == Fate.TAKEN, _word(service, late.name).reason
-
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000))

@@ -29,7 +29,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE
-from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play
+from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, gateway_with
 
 STEPS = 2
 RUN = sha256(b"run")
@@ -56,10 +56,10 @@ def _unsigned(claim: Signed[Claim]) -> Claim:
 
 
 @pytest.mark.parametrize("changes", [{}, MANY_STEPS], ids=["one step", "local steps"])
-def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_they_hear_of_the_inclusion_promise(
+async def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_they_hear_of_the_inclusion_promise(
     changes: dict[str, object],
 ) -> None:
-    async def story(gateway: Gateway) -> None:
+    async with gateway_with(**changes) as gateway:
         cohort_session = await gateway.convene()
         assert cohort_session.is_alone
         done = [await Light(gateway, number).contribute(microbatch_ms=10) for number in range(2)]
@@ -87,11 +87,9 @@ def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_and_th
             assert each.back.claim.digest in word.contribution[0].open().claims
         assert gateway.service.taken == 2
 
-    play(story, **changes)
 
-
-def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
+    async with gateway_with() as gateway:
         await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease(microbatch_ms=10)
@@ -106,11 +104,9 @@ def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_f
         assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
         assert (sum(claim.work), done.back.counts) == (2, (2,))
 
-    play(story)
 
-
-def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         done = await light.contribute()
@@ -125,11 +121,9 @@ def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lea
         await cohort_session.tell(gateway.accepted(*gathered.claims))
         assert (await light.give_back(done)).fate == Fate.TAKEN
 
-    play(story)
 
-
-def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
+    async with gateway_with(is_lease_only=True) as gateway:
         cohort_session = await gateway.convene(left_ms=2_000)
         cohort_session.work_over()
         assert not cohort_session.is_alone
@@ -143,8 +137,6 @@ def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_i
         assert gathered is not None
         assert set(gathered.keys) == {GATEWAY.public_key, LIGHTS[0].public_key, LIGHTS[1].public_key}
         assert (await Light(gateway, 2).ask()).reason.startswith("the round's work is over here")
-
-    play(story, is_lease_only=True)
 
 
 def resigned(back: LightReturn, identity: Identity, **changes: object) -> LightReturn:
@@ -190,8 +182,8 @@ WRONG: dict[str, tuple[Spoil, str]] = {
 }
 
 
-def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         done = light.do(await light.lease())
@@ -202,11 +194,9 @@ def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_stil
             assert cohort_session.members == (GATEWAY.public_key,), what
         assert (await light.give_back(done)).fate == Fate.HELD
 
-    play(story)
 
-
-def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
+    async with gateway_with() as gateway:
         await gateway.convene()
         light = Light(gateway, 0)
         done = light.do(await light.lease())
@@ -217,11 +207,9 @@ def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
             with pytest.raises(RemoteFault):
                 await gateway.service.take(data)
 
-    play(story)
 
-
-def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene()
         lights = [Light(gateway, number) for number in range(2)]
         done = [light.do(await light.lease()) for light in lights]
@@ -237,12 +225,12 @@ def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_th
         assert "too late" in (await lights[1].give_back(done[1])).reason
         assert (await lights[1].lease()).base == gateway.base.commit
 
-    play(story)
-
 
 @pytest.mark.parametrize("steps", [1, STEPS])
-def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_were_done(steps: int) -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_were_done(steps: int) -> None:
+    async with gateway_with(
+        exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * MICROBATCH, weight_cap=8 * MICROBATCH)
+    ) as gateway:
         cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease(microbatch_ms=10)
@@ -260,11 +248,9 @@ def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_that_w
             with pytest.raises(LeaseOver, match="before all local steps were done"):
                 light.do(lease, until_s=0.0)
 
-    play(story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * MICROBATCH, weight_cap=8 * MICROBATCH))
 
-
-def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene(left_ms=8_000)
         lights = [Light(gateway, number) for number in range(3)]
         back = await lights[0].contribute()
@@ -284,22 +270,18 @@ def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_
         assert word is not None
         assert word.fate == Fate.TAKEN
 
-    play(story)
 
-
-def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void() -> None:
+    async with gateway_with() as gateway:
         await gateway.convene()
         light = Light(gateway, 0)
         done = light.do(await light.lease())
         await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
         assert (await light.give_back(done)).fate == Fate.LOST
 
-    play(story)
 
-
-def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease()
@@ -314,11 +296,9 @@ def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_goo
         assert gathered is not None
         assert len(gathered.claims) == 2
 
-    play(story)
 
-
-def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -> None:
+    async with gateway_with() as gateway:
         cohort_session = await gateway.convene()
         done = [await Light(gateway, number).contribute() for number in range(3)]
         gift = cohort_session._gifts[LIGHTS[1].public_key]
@@ -331,11 +311,9 @@ def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -
         assert word is not None
         assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
 
-    play(story)
 
-
-def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing() -> None:
+    async with gateway_with() as gateway:
         for round_, is_taken in ((0, True), (1, False)):
             cohort_session = await gateway.convene(gateway.after(round_))
             done = [await Light(gateway, number).contribute() for number in range(2)]
@@ -347,11 +325,9 @@ def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothin
             fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
             assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
 
-    play(story)
 
-
-def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
+    async with gateway_with(**MANY_STEPS) as gateway:
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         cohort_session = await gateway.convene()
         await Light(gateway, 0).contribute()
@@ -369,11 +345,9 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
         learnt = vectors[0] - np.float32(0.25)  # half of the residual was added
         assert vector_digest(given(learnt, left.values, 50)) == vector_digest(vectors[0])
 
-    play(story, **MANY_STEPS)
 
-
-def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
+    async with gateway_with(exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,)) as gateway:
         kept: list[dict[bytes, Vector]] = []
 
         class Keeper(Feature):
@@ -401,18 +375,15 @@ def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
             assert (opened.given, opened.residual) == (opened.steps[0].vector, b"")  # it knows the digest of what it gives
             assert vector_digest(cohort_session._gifts[PublicKey(opened.key)].vector) == opened.given
 
-    play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), audits=(RULES,))
 
-
-def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_teacher_or_are_the_largest() -> None:
-    async def shrinking(gateway: Gateway) -> None:
+async def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_teacher_or_are_the_largest() -> None:
+    async with gateway_with(schedule="shrinking") as gateway:
         distilling = next(phase.first for phase in gateway.training_spec.plan.phases if phase.distils)
         await gateway.convene(gateway.after(distilling - 1))
         assert "learn from the largest network too" in (await Light(gateway, 0).ask()).reason
         await gateway.convene(gateway.after(0))
         assert (await Light(gateway, 0).ask()).lease
-
-    async def parallel(gateway: Gateway) -> None:
+    async with gateway_with(algorithm="model-parallel") as gateway:
         roles = [gateway.training_spec.role(round_, "here") for round_ in (1, 2, 3, 4)]
         assert sorted(roles) == [0, 1, 2, 2]
         for round_, role in enumerate(roles):
@@ -421,12 +392,9 @@ def test_there_is_nothing_for_light_contributors_where_microbatches_need_the_tea
             assert bool(answer.lease) == (role != 0)
             assert answer.lease or "the largest" in answer.reason
 
-    play(shrinking, schedule="shrinking")
-    play(parallel, algorithm="model-parallel")
 
-
-def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_of_it_is_covered() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_of_it_is_covered() -> None:
+    async with gateway_with(algorithm="model-parallel", **MANY_STEPS) as gateway:
         round_ = next(number for number in range(1, 5) if gateway.training_spec.role(number, "here") == 2)
         cohort_session = await gateway.convene(gateway.after(round_ - 1))
         (architecture,) = gateway.training_spec.plan.architectures(round_, "here")
@@ -438,11 +406,9 @@ def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_
         assert mask is not None
         assert not cohort_session._gifts[LIGHTS[0].public_key].vector[~mask].any()
 
-    play(story, algorithm="model-parallel", **MANY_STEPS)
 
-
-def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
+    async with gateway_with() as gateway:
         assert not gateway.service.has_contributors
         light = Light(gateway, 0)
         await light.ask()  # before the first base
@@ -459,11 +425,9 @@ def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
             await gateway.service.lease(light.request(run=RUN), "here")
         assert not gateway.service.has_contributors
 
-    play(story)
 
-
-def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every_round() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every_round() -> None:
+    async with gateway_with(algorithm="model-parallel") as gateway:
         bound = bound_macs(TINY, 1)
         for round_ in range(1, 9):
             await gateway.convene(gateway.after(round_ - 1), cohort="here.size-1")
@@ -474,11 +438,9 @@ def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every
         assert done.back.claim.open().cohort == "here.size-1"
         assert (await light.give_back(done)).fate == Fate.HELD
 
-    play(story, algorithm="model-parallel")
 
-
-def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing() -> None:
+    async with gateway_with() as gateway:
         light = Light(gateway, 0)
         assert "newest state" in (await light.ask()).reason
         for request in (light.request(run=sha256(b"run")), light.request(gateway=LIGHTS[1].public_key), b"", light.request()[:-1]):
@@ -491,11 +453,9 @@ def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_an
         gateway.service.finish()
         assert (await light.ask()).is_over == 1
 
-    play(story)
 
-
-def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> None:
+    async with gateway_with() as gateway:
         welcome = unpack(Welcome, gateway.service.welcome, max_bytes=2**20)
         assert (welcome.gateway, welcome.manifest) == (GATEWAY.public_key, gateway.signed)
         await gateway.convene()
@@ -504,11 +464,9 @@ def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> Non
         await gateway.convene(gateway.after(1))
         assert gateway.service.blob(lease.samples) is None
 
-    play(story)
 
-
-def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
+    async with gateway_with() as gateway:
         await gateway.convene(left_ms=10 * LEFT_MS)
         back, expired, lease = [await Light(gateway, number).lease(microbatch_ms=10) for number in range(3)]
         await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
@@ -520,11 +478,9 @@ def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
         assert gateway.service.blob(newest.weights) is not None
         assert gateway.service.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
 
-    play(story)
 
-
-def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway_with() as gateway:
         await gateway.convene()
 
         def broken(*_: object) -> bytes:
@@ -535,11 +491,9 @@ def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_agai
             assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
         await Light(gateway, 0).contribute()
 
-    play(story)
 
-
-def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
-    async def story(gateway: Gateway) -> None:
+async def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
+    async with gateway_with() as gateway:
         await gateway.convene()
         light = Light(gateway, 0)
         lease = await light.lease()
@@ -557,5 +511,3 @@ def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
         for bad_weights, bad_samples in ((weights[4:], samples), (weights, samples[1:]), (b"\0\0\xc0\x7f" + weights[4:], samples)):
             with pytest.raises(RemoteFault):
                 light.work.do(lease, bad_weights, bad_samples, WorkGate())
-
-    play(story)

@@ -1,7 +1,7 @@
 """What a light contributor learns of its pay: from a real log's tables, by way of a gateway's payouts, and kept only if it is proven."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,19 +68,17 @@ class Scene:
         self.light.look(Client(), at_once=True)  # type: ignore[arg-type]
 
 
-def play(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        scene = Scene(await MemoryLog(MemoryNetwork()).start(), directory)
-        try:
-            await story(scene)
-        finally:
-            await scene.payouts.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def scene_in(directory: Path) -> AsyncIterator[Scene]:
+    scene = Scene(await MemoryLog(MemoryNetwork()).start(), directory)
+    try:
+        yield scene
+    finally:
+        await scene.payouts.close()
 
 
-def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_restart(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_restart(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         for _ in range(2):
             await scene.counted()
             await scene.look()
@@ -94,11 +92,9 @@ def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_r
         scene.begin()
         assert (scene.live_status.status.credit, scene.live_status.status.credit_rounds) == (credit, 2)
 
-    play(tmp_path, story)
 
-
-def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         digest = await scene.counted()
         assert await scene.payouts.pay(digest, OTHER.public_key, KEYS) is None
         assert await scene.payouts.pay(bytes(32), LIGHT.public_key, KEYS) is None
@@ -107,11 +103,9 @@ def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_
         await scene.look()
         assert [one.contribution for one in scene.light._owed] == [waiting]  # it is asked for again
 
-    play(tmp_path, story)
 
-
-def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs_word(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs_word(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         await scene.counted()
         scene.spoiled = lambda pay: replace(
             pay, listing=replace(pay.listing, contribution=replace(pay.listing.contribution, index=pay.listing.contribution.index + 1))
@@ -126,5 +120,3 @@ def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs
         assert not found.problems
         assert [(one.round, one.by) for one in found.rounds] == [(2, WORD)]
         assert scene.live_status.status.credit_checked == 0
-
-    play(tmp_path, story)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import assert_refused, typed
 from tests.memory_log import MICROBATCH, until
 from tests.peer.features.gateway.test_gateway_service import own_claim
-from tests.peer.gateways import Gateway, play
+from tests.peer.gateways import gateway_with
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
+from manta_swarm.peer.cli import main
 from manta_swarm.peer.commands.report import lines_of
 from manta_swarm.peer.config import load_config
 from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, look, tell
@@ -22,6 +24,7 @@ from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.listen_address import ListenAddress
 
+GATEWAY = ("--gateway", "http://127.0.0.1:1")
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
 WITHOUT = f"""
 import os, signal, sys
@@ -57,8 +60,8 @@ async def _program(*arguments: str, home: Path, module: str = "manta_swarm.peer.
 
 
 def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
-    async def story(gateway: Gateway) -> None:
-        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
+    async def story() -> None:
+        async with gateway_with() as gateway, serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
             cohort_session = await gateway.convene()
             run = gateway.signed.run.hex()
             program = await _program("join", "--light", "--gateway", address, "--run", run, "--dir", str(tmp_path / "light"), home=tmp_path)
@@ -78,7 +81,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
         status = json.loads((tmp_path / "light" / "status.json").read_text())
         assert (status["taken"], status["samples_counted"], status["finished"]) == (1, MICROBATCH, True)
 
-    play(story)
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(
@@ -87,19 +90,6 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
         ("manta_swarm.aggregator.local.cli", ("up",), "pip install 'manta-swarm[swarm]'"),
         ("manta_swarm.automl.cli", ("data", "digits"), "pip install 'manta-swarm[swarm]'"),
         ("manta_swarm.peer.cli", ("join",), "pip install 'manta-swarm[swarm]'"),
-        ("manta_swarm.peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
-        ("manta_swarm.peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
-        (
-            "manta_swarm.peer.cli",
-            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2", "--size", "1"),
-            "leave --view, --workers, --size out",
-        ),
-        ("manta_swarm.peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
-        (
-            "manta_swarm.peer.cli",
-            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--gpu-memory", "6GB"),
-            "--gpu-memory: a light contributor",
-        ),
         ("manta_swarm.peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install 'manta-swarm[swarm]'"),
     ],
 )
@@ -117,14 +107,28 @@ def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, argum
     assert says in errors
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--light needs the URL of a gateway"),
+        (("--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
+        ((*GATEWAY, "--view", "left", "--workers", "2", "--size", "1"), "leave --view, --workers, --size out"),
+        ((*GATEWAY, "--lease-only"), "leave --lease-only out"),
+        ((*GATEWAY, "--gpu-memory", "6GB"), "--gpu-memory: a light contributor"),
+    ],
+)
+def test_settings_that_a_light_contributor_does_not_have_are_said(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    assert_refused(typed(main, "join", "--light", "--dir", tmp_path / "light", *arguments), says)
+
+
 def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_path: Path) -> None:
     directory = tmp_path / "light"
 
     async def told(word: str, limits: dict[str, str] | None = None) -> str:
         return await asyncio.to_thread(tell, directory, word, limits)
 
-    async def story(gateway: Gateway) -> None:
-        async with serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
+    async def story() -> None:
+        async with gateway_with() as gateway, serving(gateway.service, ListenAddress("127.0.0.1", 0)) as address:
             limits = ("--duty", "90%", "--max-download", "10MB")
             program = await _program("join", "--light", "--gateway", address, "--dir", str(directory), *limits, home=tmp_path)
             assert program.stdout is not None
@@ -161,7 +165,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
         assert printed.endswith(b"left the run taken=0 samples=0\n")
         assert load_config({"dir": directory}).limits.words() == {"duty": "50%", "cpu_threads": "1"}  # for its next start
 
-    play(story)
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

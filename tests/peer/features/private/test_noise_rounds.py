@@ -10,14 +10,16 @@ from manta_swarm.codec.coding import parse
 from manta_swarm.peer.features.private.noise import Noise
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.features.private.test_noise import Counted
-from tests.peer.scene import Scene, play
+from tests.peer.scene import scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_was_computed(steps: int, tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_was_computed(steps: int, tmp_path: Path) -> None:
+    async with scene_in(
+        tmp_path, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=MICROBATCH * 40, first_min_exponent=0)
+    ) as scene:
         account = Counted()
         member = scene.join(0, noise=Noise(100.0, 1.0, account, None))  # type: ignore[arg-type]
         await scene.log.wait_for(1)
@@ -35,21 +37,17 @@ def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of_what_
         assert claim.residual == b""
         assert member.status.epsilon == 1.0
 
-    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=MICROBATCH * 40, first_min_exponent=0))
 
-
-def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         member = scene.join(0, noise=Noise(1.0, 1.0, Counted(), None), prepare=lambda one: setattr(one.worker, "makes_no_sense", True))  # type: ignore[arg-type]
         await scene.log.wait_for(1)
         (header, _), *_ = scene.log.handed.values()
         assert header.claims[0].open().microbatches == len(member.worker.microbatches)
 
-    play(tmp_path, story)
 
-
-def test_who_has_spent_its_budget_leaves_by_itself(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_who_has_spent_its_budget_leaves_by_itself(tmp_path: Path) -> None:
+    async with scene_in(tmp_path) as scene:
         account = Counted()
         member = scene.join(0, noise=Noise(1.0, 1.0, account, 2.0))  # type: ignore[arg-type]
         for number in (1, 2):
@@ -60,5 +58,3 @@ def test_who_has_spent_its_budget_leaves_by_itself(tmp_path: Path) -> None:
         await member.ends()
         assert account.times == 2
         assert not member.status.finished
-
-    play(tmp_path, story)
