@@ -3,10 +3,8 @@
 import asyncio
 import gc
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +57,7 @@ from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.runtime import tasks
+from manta_swarm.runtime.child import Child
 from tests.network.virtual_time import now
 from tests.peer.cohorts import (
     COUNT,
@@ -78,6 +77,7 @@ from tests.peer.cohorts import (
     so_far,
     vector_of,
 )
+from tests.runtime.forked_child import forked_program
 
 pytestmark = pytest.mark.virtual_time
 
@@ -1075,61 +1075,15 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
     with_nodes(tmp_path, 3, work)
 
 
-FOUNDER = """
-import asyncio, sys
-from pathlib import Path
-from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
-from manta_swarm.network import links
-from manta_swarm.runtime import tasks
-from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
-from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.node import Node
-from tests.peer.cohorts import PEERS, RUN, TOKEN, Band, base_of, context_in, so_far, vector_of
-
-async def main(directory, address):
-    identity = PEERS[0]
-    path = Path(directory) / "founder.key"
-    path.write_bytes(identity.to_libp2p())
-    node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
-    neighbours = Neighbours(node, RUN)
-    membership = Membership(Choice.LABEL, "here", TOKEN)
-    context = context_in(node, identity, Band(local_steps=3).manifest)
-    cohort = Cohort(context, membership, neighbours, links=links.Links(node, RUN))
-    await cohort.start()
-    await neighbours.announce(cohort="here", round_=0)
-    while not cohort.cohort_peers():
-        await neighbours.look()
-        await cohort.meet()
-    cohort_session = await cohort.convene(base_of(0), 1, 3_600_000.0)
-    await cohort_session.average(0, vector_of(0), so_far(identity, identity.public_key, vector_of(0)))
-    print("averaged", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-@contextmanager
-def founder_process(directory: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a founder that knows a member's address; it is gone at the end."""
-    command = [sys.executable, "-W", "ignore", "-c", FOUNDER, str(directory), address]
-    with subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 @pytest.mark.skipif(sys.platform != "linux", reason="Unix sockets that show who calls")
-async def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     from manta_swarm.network.node import Node
-    from tests.network.nodes import until
+    from tests.network.nodes import run, until
     from tests.network.processes import are_gone
 
-    async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
+    async def killed_in_the_second_step(node: Node, founder: Child) -> "list[psutil.Process]":
         neighbours = Neighbours(node, RUN)
         context = context_in(node, PEERS[1], Band(local_steps=3).manifest)
         cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN))
@@ -1142,22 +1096,27 @@ async def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_
         assert cohort_session.founder == PEERS[0].public_key
         mean = await cohort_session.average(0, vector_of(1), so_far(PEERS[1], cohort_session.founder, vector_of(1)))
         assert same(mean, near_mean([vector_of(0), vector_of(1)], [16, 16]))
-        assert founder.stdout is not None
-        assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
+        await until(lambda: "averaged" in founder.last_lines())
         processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
         giving = asyncio.create_task(
             cohort_session.average(1, vector_of(1, 1), so_far(PEERS[1], cohort_session.founder, vector_of(1), vector_of(1, 1)))
         )
         await asyncio.sleep(0)
-        founder.kill()
+        founder.process.kill()
         assert same(await giving, vector_of(1, 1))
         assert cohort_session.is_alone
         await cohort.close()
         return processes
 
-    (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())
-    node = await Node.start(PEERS[1], tmp_path / "member.key", listen=["/ip4/127.0.0.1/tcp/0"])
-    with founder_process(tmp_path, (await node.addresses())[0]) as founder:
-        children = await killed_in_the_second_step(node, founder)
-    await node.close()
-    await until(lambda: are_gone(children))
+    async def story() -> None:
+        (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())
+        node = await Node.start(PEERS[1], tmp_path / "member.key", listen=["/ip4/127.0.0.1/tcp/0"])
+        founder = forked_program(tmp_path / "log", "tests.peer.cohort.killed_founder", str(tmp_path), (await node.addresses())[0])
+        try:
+            children = await killed_in_the_second_step(node, founder)
+        finally:
+            founder.process.kill()
+        await node.close()
+        await until(lambda: are_gone(children))
+
+    run(story())

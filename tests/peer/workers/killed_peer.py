@@ -21,3 +21,7 @@ async def stay() -> None:
 def main() -> None:
     """Be the peer."""
     asyncio.run(stay())
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,9 @@ from manta_swarm.peer.features.evaluation.measurer import Measurer
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.evaluations import difference
 from manta_swarm.runtime.child import ChildLost
+from tests.runtime.forked_child import forked_children
+
+__all__ = ["forked_children"]
 
 pytestmark = pytest.mark.swarm
 
@@ -44,7 +47,11 @@ def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed(monkeypatch:
         finally:
             await measurer.close()
         assert not psutil.pid_exists(measurer.pid)
-        with pytest.raises(UserError, match="not the run's"):
-            await Measurer.start(TINY.name, "digits", bytes(32), None)
 
     asyncio.run(work())
+
+
+@pytest.mark.usefixtures("forked_children")
+def test_of_other_data_than_the_run_s_nothing_is_measured() -> None:
+    with pytest.raises(UserError, match="not the run's"):
+        asyncio.run(Measurer.start(TINY.name, "digits", bytes(32), None))
