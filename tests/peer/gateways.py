@@ -7,19 +7,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
-from manta_swarm.peer.cohort.cohort_session import Accepted
+from manta_swarm.codec.residuals import vector_digest
+from manta_swarm.peer.cohort.cohort_session import Accepted, Gathered
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.light.work import Done, LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
-from manta_swarm.peer.train.work import ComputeThread
+from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, GradientAccumulator, Work, claim_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
 from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
@@ -28,7 +31,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.runtime.clock import SystemClock
 from tests.claim_steps import all_of, means_of
-from tests.memory_log import OPERATOR, signed_manifest, start_of
+from tests.memory_log import MICROBATCH, OPERATOR, signed_manifest, start_of
 from tests.peer.contexts import context_of
 
 GATEWAY = Identity(sha256(b"gateway"))
@@ -97,6 +100,29 @@ class Gateway:
         )
         contribution = Signed.sign(opened, GATEWAY)
         return Accepted(contribution, Signed.sign(InclusionPromise(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
+
+
+def own_claim(gateway: Gateway, cohort_session: LeaseSession, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
+    """Return the gateway's own claim on its base, and what it gives: about as long as what a microbatch teaches."""
+    gifts = [gift.vector for gift in cohort_session._gifts.values()]
+    vector = np.abs(gifts[0]) * np.float32(0.75)
+    steps = gateway.manifest.exchange.local_steps
+    accumulator = GradientAccumulator(vector.size, gateway.training_spec.plan.architectures(gateway.base.round + 1, "here"))
+    accumulator._counts[0] = steps
+    for step in range(steps):
+        accumulator._indices.append(step)
+        if steps > 1:
+            accumulator.end_step(bytes(32), bytes(32))
+    terms, digest = ClaimTerms(GATEWAY, gateway.signed.run, GATEWAY.public_key), vector_digest(vector)
+    return claim_of(terms, Work(gateway.base, "here", accumulator), digest, GATEWAY.public_key, 10, given=digest, residual=residual), vector
+
+
+async def gathered_by(gateway: Gateway, cohort_session: LeaseSession) -> Gathered:
+    """Return what the gateway gathers with its own claim among it."""
+    claim, own = own_claim(gateway, cohort_session)
+    gathered = await cohort_session.gather(claim, own, MICROBATCH)
+    assert gathered is not None
+    return gathered
 
 
 class Light:

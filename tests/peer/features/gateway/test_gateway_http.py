@@ -41,9 +41,8 @@ from manta_swarm.protocol.light import Fate, LeaseRequest
 from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.listen_address import ListenAddress
-from tests.memory_log import MICROBATCH, until
-from tests.peer.features.gateway.test_gateway_service import own_claim
-from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, gateway_with
+from tests.memory_log import until
+from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, gateway_with, gathered_by
 
 DOOR = ListenAddress("127.0.0.1", 0)
 
@@ -76,9 +75,7 @@ async def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promi
         done = Light(gateway, 0).work.do(lease, weights, samples, WorkGate())
         for _ in range(2):
             assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         await cohort_session.tell(gateway.accepted(*gathered.claims))
         assert (await asyncio.to_thread(client.word, done.back.name)).fate == Fate.TAKEN
         assert client.bytes_down > lease.weights_bytes + lease.samples_bytes
@@ -296,9 +293,7 @@ async def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_ba
             async with serving(gateway.service, listen_address):
                 cohort_session = await gateway.convene(gateway.after(round_))
                 await until(lambda cohort_session=cohort_session: len(cohort_session.members) == 2)
-                claim, own = own_claim(gateway, cohort_session)
-                gathered = await cohort_session.gather(claim, own, MICROBATCH)
-                assert gathered is not None
+                gathered = await gathered_by(gateway, cohort_session)
                 await cohort_session.tell(gateway.accepted(*gathered.claims))
                 await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
         gateway.service.finish()
@@ -336,9 +331,7 @@ async def test_an_inclusion_promise_that_the_operator_did_not_sign_is_believed_b
         contributing = asyncio.create_task(contribute(config, PrintingConsole()))
         cohort_session = await gateway.convene()
         await until(lambda: len(cohort_session.members) == 2)
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         accepted = gateway.accepted(*gathered.claims)
         forged = Signed.sign(InclusionPromise(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
         await cohort_session.tell(replace(accepted, inclusion_promise=forged))

@@ -16,11 +16,11 @@ from manta_swarm.automl.training.schedule import bound_macs
 from manta_swarm.codec.residuals import given, near_mean, vector_digest
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
-from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE, LeaseSession
+from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE
 from manta_swarm.peer.features.gateway.work import Lent
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.making import Residual
-from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Vector, Work, claim_of
+from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError
 from manta_swarm.protocol.light import Fate, LightReturn, Welcome
@@ -29,26 +29,11 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE
-from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, gateway_with
+from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Light, gateway_with, gathered_by, own_claim
 
 STEPS = 2
 RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
-
-
-def own_claim(gateway: Gateway, cohort_session: LeaseSession, *, residual: bytes = b"") -> tuple[Signed[Claim], np.ndarray]:  # type: ignore[type-arg]
-    """Return the gateway's own claim on its base, and what it gives: about as long as what a microbatch teaches."""
-    gifts = [gift.vector for gift in cohort_session._gifts.values()]
-    vector = np.abs(gifts[0]) * np.float32(0.75)
-    steps = gateway.manifest.exchange.local_steps
-    accumulator = GradientAccumulator(vector.size, gateway.training_spec.plan.architectures(gateway.base.round + 1, "here"))
-    accumulator._counts[0] = steps
-    for step in range(steps):
-        accumulator._indices.append(step)
-        if steps > 1:
-            accumulator.end_step(bytes(32), bytes(32))
-    terms, digest = ClaimTerms(GATEWAY, gateway.signed.run, GATEWAY.public_key), vector_digest(vector)
-    return claim_of(terms, Work(gateway.base, "here", accumulator), digest, GATEWAY.public_key, 10, given=digest, residual=residual), vector
 
 
 def _unsigned(claim: Signed[Claim]) -> Claim:
@@ -64,9 +49,7 @@ async def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_
         assert cohort_session.is_alone
         done = [await Light(gateway, number).contribute(microbatch_ms=10) for number in range(2)]
         assert not cohort_session.is_alone
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         assert list(gathered.keys) == sorted([GATEWAY.public_key, *(light.public_key for light in LIGHTS[:2])])
         by_claim = {each.back.claim.digest: each for each in done}
         vectors = [(await gathered.without(frozenset(gathered.keys) - {key})).mean for key in gathered.keys]
@@ -115,9 +98,7 @@ async def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_t
         word = await light.give_back(other)
         assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
         assert cohort_session.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         await cohort_session.tell(gateway.accepted(*gathered.claims))
         assert (await light.give_back(done)).fate == Fate.TAKEN
 
@@ -240,9 +221,7 @@ async def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_
         assert done.back.counts == (1,) * steps
         assert done.samples == steps * MICROBATCH
         assert (await light.give_back(done)).fate == Fate.HELD
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
         if steps > 1:
             with pytest.raises(LeaseOver, match="before all local steps were done"):
@@ -261,9 +240,7 @@ async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leas
         again = await gateway.convene(left_ms=8_000)
         assert (await lights[1].give_back(slow)).fate == Fate.HELD
         await lights[2].contribute()
-        claim, own = own_claim(gateway, again)
-        gathered = await again.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, again)
         assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
         await again.tell(gateway.accepted(*gathered.claims))
         word = gateway.service.word(back.back.name)
@@ -303,9 +280,7 @@ async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_
         done = [await Light(gateway, number).contribute() for number in range(3)]
         gift = cohort_session._gifts[LIGHTS[1].public_key]
         cohort_session._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         assert LIGHTS[1].public_key not in gathered.keys
         word = gateway.service.word(done[1].back.name)
         assert word is not None
@@ -317,9 +292,7 @@ async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_
         for round_, is_taken in ((0, True), (1, False)):
             cohort_session = await gateway.convene(gateway.after(round_))
             done = [await Light(gateway, number).contribute() for number in range(2)]
-            claim, own = own_claim(gateway, cohort_session)
-            gathered = await cohort_session.gather(claim, own, MICROBATCH)
-            assert gathered is not None
+            gathered = await gathered_by(gateway, cohort_session)
             without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
             await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
             fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
@@ -331,9 +304,7 @@ async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_le
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         cohort_session = await gateway.convene()
         await Light(gateway, 0).contribute()
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         accepted = gateway.accepted(*gathered.claims)
         await cohort_session.tell(accepted)
         cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
@@ -361,9 +332,7 @@ async def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
         left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
         cohort_session = await gateway.convene()
         await Light(gateway, 0).contribute()
-        claim, own = own_claim(gateway, cohort_session)
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
+        gathered = await gathered_by(gateway, cohort_session)
         accepted = gateway.accepted(*gathered.claims)
         await cohort_session.tell(accepted)
         cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))

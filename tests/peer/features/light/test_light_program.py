@@ -11,8 +11,7 @@ import pytest
 
 from tests.command import assert_refused, typed
 from tests.memory_log import MICROBATCH, until
-from tests.peer.features.gateway.test_gateway_service import own_claim
-from tests.peer.gateways import gateway_with
+from tests.peer.gateways import gateway_with, gathered_by
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
@@ -69,9 +68,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
                 while len(cohort_session.members) < 2:
                     assert program.returncode is None, (await program.communicate())[1].decode()
                     await asyncio.sleep(0.05)
-                claim, own = own_claim(gateway, cohort_session)
-                gathered = await cohort_session.gather(claim, own, MICROBATCH)
-                assert gathered is not None
+                gathered = await gathered_by(gateway, cohort_session)
                 await cohort_session.tell(gateway.accepted(*gathered.claims))
                 gateway.service.finish()
                 printed, errors = await program.communicate()
