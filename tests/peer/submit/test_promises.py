@@ -1,7 +1,8 @@
 """Whether inclusion promises were kept, as the log shows it: in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,10 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.rounds import SignedWork
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.contributions import header_of
-from tests.network.virtual_time import now, run_virtual
+from tests.network.virtual_time import now
 from tests.runs import FixedTrainingSpec, manifest_of
+
+pytestmark = pytest.mark.virtual_time
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
@@ -90,15 +93,18 @@ class Seen:
         return answer
 
 
-def seen(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception | None) -> Seen:
-    async def play() -> Seen:
-        found = Seen(*answers)
-        await story(found)
-        await found.promises.close()
-        assert not found.promises._looking
-        return found
+@asynccontextmanager
+async def seen(*answers: Counted | Exception | None) -> AsyncIterator[Seen]:
+    found = Seen(*answers)
+    yield found
+    await found.promises.close()
+    assert not found.promises._looking
 
-    return run_virtual(play())
+
+async def after(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception | None) -> Seen:
+    async with seen(*answers) as found:
+        await story(found)
+    return found
 
 
 async def look(found: Seen) -> None:
@@ -108,8 +114,8 @@ async def look(found: Seen) -> None:
     await asyncio.wait(found.promises._looking.values())
 
 
-def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
-    async def story(found: Seen) -> None:
+async def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
+    async with seen() as found:
         found.promises.expect(1, SIGNED)
         found.see(2, COUNTED)  # of another round
         found.see(1, OTHER)
@@ -117,79 +123,69 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
         found.see(1, COUNTED)
         found.see(1, COUNTED)
         await found.promises.settle()
-
-    found = seen(story)
     assert (found.kept, found.broken, found.asked) == ([(1, SIGNED)], [], [])
 
 
 @pytest.mark.parametrize("row", [COUNTED, COHORTS], ids=["its own", "its cohort's"])
-def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice(row: Counted) -> None:
-    async def story(found: Seen) -> None:
+async def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice(row: Counted) -> None:
+    async with seen() as found:
         found.promises.expect(1, SIGNED)
         found.see(1, row)
         found.promises.expect(1, SIGNED)
         assert found.promises.take_known().is_all
         await found.promises.settle()
-
-    found = seen(story)
     assert (found.kept, found.found, found.broken, found.asked) == ([(1, SIGNED)], [row], [], [])
 
 
-def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
-    async def story(found: Seen) -> None:
+async def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
+    async with seen(COUNTED) as found:
         found.promises.expect(1, SIGNED)
         found.promises.look()
         found.promises.look()
         await found.promises.settle()
-
-    found = seen(story, COUNTED)
     assert (found.kept, found.broken, len(found.asked)) == ([(1, SIGNED)], [], 1)
 
 
 @pytest.mark.parametrize("answer", [None, OTHER])
-def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
-    found = seen(look, answer)
+async def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
+    found = await after(look, answer)
     assert (found.kept, found.broken) == ([], [(1, SIGNED)])
 
 
-def test_a_log_that_is_away_has_broken_nothing() -> None:
+async def test_a_log_that_is_away_has_broken_nothing() -> None:
     away = Unreachable("away")
-    found = seen(look, *[away] * 6, COUNTED)
+    found = await after(look, *[away] * 6, COUNTED)
     assert (found.kept, found.broken) == ([(1, SIGNED)], [])
     assert [at for _, at in found.asked] == [0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5]
 
 
 @pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
-def test_a_log_that_does_not_show_the_table_is_believed_its_inclusion_promise_in_the_end(fault: Exception) -> None:
-    assert seen(look, fault, fault, COUNTED).kept == [(1, SIGNED)]
-    found = seen(look, *[fault] * 3)
+async def test_a_log_that_does_not_show_the_table_is_believed_its_inclusion_promise_in_the_end(fault: Exception) -> None:
+    assert (await after(look, fault, fault, COUNTED)).kept == [(1, SIGNED)]
+    found = await after(look, *[fault] * 3)
     assert (found.kept, found.broken, len(found.asked)) == ([(1, SIGNED)], [], 3)
 
 
-def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
-    async def story(found: Seen) -> None:
+async def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
+    async with seen(*[Unreachable("away")] * 100) as found:
         found.promises.expect(1, SIGNED)
         await found.promises.settle()
         assert now() == timeouts.LAST_ROUND_S
-
-    found = seen(story, *[Unreachable("away")] * 100)
     assert (found.kept, found.broken) == ([], [])
 
 
-def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
-    async def story(found: Seen) -> None:
+async def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
+    async with seen(Unreachable("away")) as found:
         found.promises.expect(1, SIGNED)
         found.promises.look()
         await asyncio.sleep(0.1)
         found.see(1, COUNTED)
         await found.promises.settle()
-
-    found = seen(story, Unreachable("away"))
     assert (found.kept, len(found.asked)) == ([(1, SIGNED)], 1)
 
 
-def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_found_once() -> None:
-    async def story(found: Seen) -> None:
+async def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_found_once() -> None:
+    async with seen(None, COHORTS) as found:
         found.promises.give_up(SIGNED, 1)
         found.promises.look()
         await found.promises.settle()
@@ -201,45 +197,41 @@ def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_foun
             found.see(round_, COHORTS)
         found.promises.look()
         await found.promises.settle()
-
-    found = seen(story, None, COHORTS)
     assert [round_ for round_, _ in found.asked] == [1, 2]
     assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SIGNED, COHORTS)], [], [], [])
 
 
-def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
-    async def story(found: Seen) -> None:
+async def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
+    async with seen(*[None] * (MAX_AGE + 1)) as found:
         found.promises.give_up(SIGNED, 0)
         for round_ in range(1, 9):
             found.promises.committed(round_)
             found.promises.look()
             await found.promises.settle()
-
-    found = seen(story, *[None] * (MAX_AGE + 1))
     assert [round_ for round_, _ in found.asked] == [*range(1, 2 + MAX_AGE)]
     assert (found.after_all, found.broken) == ([], [])
 
 
-def test_work_without_an_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
+async def test_work_without_an_inclusion_promise_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED, is_promised=False)
         found.promises.look()
         await found.promises.settle()
 
-    found = seen(story, OTHER)
+    found = await after(story, OTHER)
     assert (found.kept, found.broken, found.instead) == ([], [], [SIGNED])
-    assert seen(story, None).broken == [(1, SIGNED)]  # the log said that its table has some
+    assert (await after(story, None)).broken == [(1, SIGNED)]  # the log said that its table has some
 
 
-def test_an_inclusion_promise_makes_it_one() -> None:
+async def test_an_inclusion_promise_makes_it_one() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SIGNED, is_promised=False)
         await look(found)
 
-    assert seen(story, OTHER).broken == [(1, SIGNED)]
+    assert (await after(story, OTHER)).broken == [(1, SIGNED)]
 
 
-def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_may_be_listed() -> None:
+async def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_may_be_listed() -> None:
     base = HEADER.contribution.open().base
 
     async def story(found: Seen) -> None:
@@ -256,25 +248,23 @@ def test_what_a_founder_has_of_work_that_came_to_nothing_is_looked_for_while_it_
         found.promises.committed(MAX_AGE + 2)
         assert not found.promises.is_looking_for(base)
 
-    assert [round_ for round_, _ in seen(story, OTHER).asked] == [1]
+    assert [round_ for round_, _ in (await after(story, OTHER)).asked] == [1]
 
 
-def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too() -> None:
-    async def rows(found: Seen) -> None:
+async def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believed_too() -> None:
+    base = COUNTED.contribution.base
+    async with seen() as found:
         found.promises.expect(1, SIGNED)
         found.see(1, COHORTS)
         found.see(3, OTHER)
-
-    base = COUNTED.contribution.base
-    found = seen(rows)
     found.look_again()
     assert found.listed == [Listed(1, COHORTS.digest, base), Listed(3, OTHER.digest, base)]
-    found = seen(look, *[Refused("that table is not kept here any more")] * 3)
+    found = await after(look, *[Refused("that table is not kept here any more")] * 3)
     found.look_again()
     assert found.listed == [Listed(1, COUNTED.digest, base)]
 
 
-def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found() -> None:
+async def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found() -> None:
     async def story(found: Seen) -> None:
         promises = found.promises
         assert (promises.listed_in, promises.take_known()) == (0, Known(None, (), True))
@@ -286,11 +276,11 @@ def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found
         assert (promises.listed_in, promises.take_known()) == (2, Known((COHORTS.digest, 2), (), True))
         assert (promises.listed_in, promises.take_known().listed) == (2, None)
 
-    assert [round_ for round_, _ in seen(story).kept] == [2, 1]
+    assert [round_ for round_, _ in (await after(story)).kept] == [2, 1]
 
 
-def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
-    async def story(found: Seen) -> None:
+async def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
+    async with seen(COUNTED) as found:
         waiting = asyncio.create_task(found.promises.next_finding())
         found.promises.expect(1, SIGNED)
         found.promises.look()
@@ -302,5 +292,3 @@ def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
         assert not waiting.done()
         waiting.cancel()
         await asyncio.wait({waiting})
-
-    seen(story, COUNTED)

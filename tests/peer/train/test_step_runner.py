@@ -1,7 +1,8 @@
 """A local step's microbatches on several workers, which come back in whatever order a test says, or not at all."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -144,56 +145,44 @@ async def follow(pool: HeldPool, step_runner: StepRunner) -> None:
         step_runner.look_again()
 
 
-def play(
-    story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, microbatches: int = MANY, most: int = MANY, has_place: bool = True
-) -> Scene:
-    """Run a step runner beside ``story``.
+@asynccontextmanager
+async def beside(*, workers: int = 2, microbatches: int = MANY, most: int = MANY, has_place: bool = True) -> AsyncIterator[Scene]:
+    """Yield a scene beside which a step runner runs, and which lasts until that has ended.
 
     Args:
-        story: what happens meanwhile.
         workers: in the pool.
         microbatches: how many there is time for.
         most: how many the gradient accumulator may have.
         has_place: whether the place in the cohort is known from the start.
     """
-
-    async def whole() -> Scene:
-        pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
-        machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START)
-        cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
-        if has_place:
-            cohort_session.set_result(CohortSession(PEER.public_key))
-
-        timing = Timing(microbatches)
-        step_runner = StepRunner(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
-        scene = Scene(pool, accumulator, machine, pace, cohort_session, step_runner, timing)
-        running, following = asyncio.create_task(step_runner.run()), asyncio.create_task(follow(pool, step_runner))
-        async with asyncio.timeout(60):
-            try:
-                await story(scene)
-                await running
-            finally:
-                for task in (running, following):
-                    task.cancel()
-                await asyncio.gather(running, following, return_exceptions=True)
-        return scene
-
-    return asyncio.run(whole())
+    pool, accumulator, pace = HeldPool(workers), GradientAccumulator(3, ASKED), Pace()
+    machine = RoundMachine(SIGNED.open(), SIGNED.run, PEER.public_key, FixedTrainingSpec(), START)
+    cohort_session: asyncio.Future[CohortSession] = asyncio.get_running_loop().create_future()
+    if has_place:
+        cohort_session.set_result(CohortSession(PEER.public_key))
+    timing = Timing(microbatches)
+    step_runner = StepRunner(InTurn(most), 0, accumulator, pool, progress_of(machine, pace), cohort_session, timing)
+    running, following = asyncio.create_task(step_runner.run()), asyncio.create_task(follow(pool, step_runner))
+    try:
+        yield Scene(pool, accumulator, machine, pace, cohort_session, step_runner, timing)
+        await running
+    finally:
+        for task in (running, following):
+            task.cancel()
+        await asyncio.gather(running, following, return_exceptions=True)
 
 
-def one_after_the_other(count: int) -> GradientAccumulator:
+async def one_after_the_other(count: int) -> GradientAccumulator:
     """What one worker makes of as many microbatches."""
-
-    async def story(scene: Scene) -> None:
+    async with beside(workers=1, microbatches=count) as scene:
         for index in range(count):
             await scene.at(w0=index)
             scene.pool.ends(0)
+    return scene.accumulator
 
-    return play(story, workers=1, microbatches=count).accumulator
 
-
-def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster() -> None:
+    async with beside(microbatches=5) as scene:
         await scene.at(w0=0, w1=1)
         for index in range(2, 5):  # worker 1 is as fast as can be
             scene.pool.ends(1)
@@ -202,8 +191,7 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
         scene.pool.ends(1)
         await scene.at(w0=0)
         scene.pool.ends(0)
-
-    scene, alone = play(story, microbatches=5), one_after_the_other(5)
+    alone = await one_after_the_other(5)
     assert scene.pool.released == [0, 1, 2, 3, 4]
     assert np.array_equal(scene.accumulator.gradient(), alone.gradient())
     assert scene.accumulator.claimed(bytes(32)) == alone.claimed(bytes(32))
@@ -211,8 +199,8 @@ def test_microbatches_are_added_in_the_order_of_their_indices_whoever_was_faster
     assert scene.step_runner.next_index == 5
 
 
-def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
+    async with beside(microbatches=3) as scene:
         await scene.at(w0=0, w1=1)
         scene.pool.dies(0)
         await scene.at(w1=1)
@@ -222,76 +210,66 @@ def test_a_microbatch_whose_worker_was_lost_is_done_again_by_whoever_is_free() -
         await scene.at(w0=2, w1=0)
         scene.pool.ends(0)
         scene.pool.ends(1)
-
-    scene = play(story, microbatches=3)
     assert scene.pool.released == [0, 1, 2]
-    assert scene.accumulator.claimed(bytes(32)) == one_after_the_other(3).claimed(bytes(32))
+    assert scene.accumulator.claimed(bytes(32)) == (await one_after_the_other(3)).claimed(bytes(32))
     assert scene.machine.samples == 3 * MICROBATCH
 
 
-def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
+    async with beside(workers=1, microbatches=2) as scene:
         for index in range(5):
             await scene.at(w0=index)
             scene.pool.misses(0)
         for index in (5, 6):
             await scene.at(w0=index)
             scene.pool.ends(0)
-
-    scene = play(story, workers=1, microbatches=2)
     assert scene.pool.released == [5, 6]
     assert scene.machine.samples == scene.accumulator.samples == 2 * MICROBATCH
     assert scene.step_runner.next_index == 7
 
 
-def test_it_is_given_up_where_microbatch_after_microbatch_needs_samples_that_are_not_here() -> None:
-    async def story(scene: Scene) -> None:
-        for index in range(64):
-            await scene.at(w0=index)
-            scene.pool.misses(0)
+async def test_it_is_given_up_where_microbatch_after_microbatch_needs_samples_that_are_not_here() -> None:
+    async def story() -> None:
+        async with beside(workers=1) as scene:
+            for index in range(64):
+                await scene.at(w0=index)
+                scene.pool.misses(0)
 
-    with pytest.raises(
-        SamplesMissing, match="64 microbatches in a row need samples that are not here, of the last one: the shard x is missing"
-    ):
-        play(story, workers=1)
+    found = "64 microbatches in a row need samples that are not here, of the last one: the shard x is missing"
+    with pytest.raises(SamplesMissing, match=found):
+        await story()
 
 
-def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:
+    async with beside() as scene:
         await scene.at(w0=0, w1=1)
         scene.timing.microbatches = 1
         scene.pool.dies(0)
         scene.pool.ends(1)
-
-    scene = play(story)
     assert (scene.accumulator.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
-def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
+    async with beside(workers=1, microbatches=1) as scene:
         await scene.at(w0=0)
         scene.pool.dies(0)
         await until(lambda: scene.pool.busy == {})
         scene.pool.comes_back(0)
         await scene.at(w0=0)
         scene.pool.ends(0)
-
-    scene = play(story, workers=1, microbatches=1)
     assert scene.accumulator.samples == MICROBATCH
 
 
-def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
-    async def story(scene: Scene) -> None:
+async def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
+    async with beside(workers=1) as scene:
         await scene.at(w0=0)
         scene.pool.dies(0)
         scene.timing.microbatches = 0
-
-    scene = play(story, workers=1)
     assert (len(scene.accumulator), scene.machine.samples) == (0, 0)
 
 
-def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
+    async with beside(workers=1) as scene:
         for _ in range(3):
             await scene.at(w0=0)
             scene.pool.dies(0)
@@ -300,34 +278,29 @@ def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_
         await scene.at(w0=1)
         scene.timing.microbatches = 1
         scene.pool.ends(0)
-
-    scene = play(story, workers=1)
     assert (scene.accumulator.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
-def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_step_in_which_every_microbatch_ends_its_worker_is_given_up() -> None:
+    async with beside(workers=1) as scene:
         for index in (0, 0, 0, 1, 1, 1, 2, 2, 2):
             await scene.at(w0=index)
             scene.pool.dies(0)
             await until(lambda: scene.pool.busy == {})
             scene.pool.comes_back(0)
-
-    scene = play(story, workers=1)
     assert (len(scene.accumulator), scene.machine.samples) == (0, 0)
 
 
-def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
-    async def story(scene: Scene) -> None:
+async def test_no_more_microbatches_are_under_way_than_a_claim_may_have() -> None:
+    async with beside(workers=4, most=3) as scene:
         await scene.at(w0=0, w1=1, w2=2)
         for worker in (0, 2, 1):
             scene.pool.ends(worker)
+    assert len(scene.accumulator) == 3
 
-    assert len(play(story, workers=4, most=3).accumulator) == 3
 
-
-def test_once_the_first_microbatch_is_done_the_cohort_is_waited_for_while_the_others_go_on() -> None:
-    async def story(scene: Scene) -> None:
+async def test_once_the_first_microbatch_is_done_the_cohort_is_waited_for_while_the_others_go_on() -> None:
+    async with beside(microbatches=3, has_place=False) as scene:
         await scene.at(w0=0, w1=1)
         scene.pool.ends(1)
         await scene.at(w0=0)
@@ -337,12 +310,11 @@ def test_once_the_first_microbatch_is_done_the_cohort_is_waited_for_while_the_ot
         await scene.at(w0=0, w1=2)
         scene.pool.ends(0)
         scene.pool.ends(1)
+    assert len(scene.accumulator) == 3
 
-    assert len(play(story, microbatches=3, has_place=False).accumulator) == 3
 
-
-def test_a_free_worker_that_is_faster_is_asked_first() -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_free_worker_that_is_faster_is_asked_first() -> None:
+    async with beside(microbatches=4) as scene:
         await scene.at(w0=0, w1=1)
         scene.pool.ends(0, took_ms=500.0)
         scene.pool.ends(1, took_ms=20.0)
@@ -350,22 +322,18 @@ def test_a_free_worker_that_is_faster_is_asked_first() -> None:
         scene.pool.ends(0)
         scene.pool.ends(1)
 
-    play(story, microbatches=4)
 
-
-def test_after_three_microbatches_in_a_row_that_make_no_sense_no_more_are_started() -> None:
-    async def story(scene: Scene) -> None:
+async def test_after_three_microbatches_in_a_row_that_make_no_sense_no_more_are_started() -> None:
+    async with beside(workers=1) as scene:
         for index, value in enumerate([1.0, float("inf"), float("nan"), 1.0, float("inf"), float("inf"), float("-inf")]):
             await scene.at(w0=index)
             scene.pool.ends(0, value=value)
-
-    scene = play(story, workers=1)
     assert len(scene.pool.released) == 7
     assert (len(scene.accumulator), scene.machine.samples) == (2, 2 * MICROBATCH)
 
 
-def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
-    async def story(scene: Scene) -> None:
+async def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
+    async with beside(microbatches=3) as scene:
         await scene.at(w0=0, w1=1)
         assert scene.timing.asked[:2] == [(0, 0), (1, 1)]
         scene.pool.ends(1)
@@ -374,13 +342,12 @@ def test_microbatches_so_far_are_those_done_and_those_under_way() -> None:
         scene.pool.ends(0)
         scene.pool.ends(1)
 
-    play(story, microbatches=3)
 
-
-def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_under_way() -> None:
-    async def story(scene: Scene) -> None:
-        await scene.at(w0=0, w1=1)
-        scene.pool.busy[0][1].set_exception(RuntimeError("a fault of ours"))
+async def test_what_goes_wrong_in_a_worker_s_code_is_told_and_no_microbatch_stays_under_way() -> None:
+    async def story() -> None:
+        async with beside() as scene:
+            await scene.at(w0=0, w1=1)
+            scene.pool.busy[0][1].set_exception(RuntimeError("a fault of ours"))
 
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        play(story)
+        await story()
