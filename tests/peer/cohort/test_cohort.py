@@ -1116,6 +1116,7 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
             children = await killed_in_the_second_step(node, founder)
         finally:
             founder.process.kill()
+            await asyncio.to_thread(founder.process.wait)
         await node.close()
         await until(lambda: are_gone(children))
 

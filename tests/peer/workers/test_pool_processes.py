@@ -290,6 +290,7 @@ def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still(tmp_p
         workers[0].suspend()
     finally:
         parent.process.kill()
+        parent.process.wait(DEADLINE_S)
     wait_for(lambda: are_gone(workers), "the workers have ended")
     pids = {str(pid) for pid in (parent.pid, *(worker.pid for worker in workers))}
     assert not [name for name in os.listdir("/dev/shm") if "manta" in name or not pids.isdisjoint(name.split("_"))]
