@@ -1,11 +1,12 @@
-"""The monitor's page in a real browser, during a real swarm: what it shows, what it checks, and who can use it.
+"""The monitor's page in a real browser: what it shows, what it checks, and who can use it.
 
-One swarm for the module: an aggregator and three peers, one of which is killed on the way. Pictures are kept, see ``browser.screens``.
+One run for the module, whose log grows a round when a test says so, and its monitor; the last test is of a real swarm. Pictures are kept,
+see ``browser.screens``.
 """
 
 import json
-import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,17 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
+from manta_swarm.aggregator.follow.opening import OpenRun
+from manta_swarm.aggregator.monitor.evaluator import Evaluator
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
-from manta_swarm.protocol.signing import peer_name
+from manta_swarm.automl.training.update import State
+from manta_swarm.protocol.signing import Identity, peer_name
+from tests.aggregator.monitor.asgi import live_of, open_round, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
+from tests.aggregator.monitor.test_program import at_work
+from tests.aggregator.real_run import DATASET, PEERS, commit, made, made_together, opened
 from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
 __all__ = ["browser", "screens"]
@@ -27,9 +34,11 @@ __all__ = ["browser", "screens"]
 pytestmark = pytest.mark.swarm
 
 WAIT_MS = 1000 * DEADLINE_S
-PEERS = {"alone": "cohort-0", "left": "cohort-1", "right": "cohort-1"}
+ALONE, LEFT, RIGHT = PEERS
 PURPOSE = "Text stays text: <img src=x onerror=\"document.title='broken'\"> <b>bold</b>"
-SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+DESKTOP = {"viewport": {"width": 1440, "height": 900}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+COLOURS = {"light": "rgb(248, 247, 244)", "dark": "rgb(15, 21, 25)"}  # of the page itself
 
 
 @dataclass
@@ -67,81 +76,108 @@ class Watched:
         self.page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
         self.page.evaluate("scrollTo(0, 0)")
 
+    def end(self) -> None:
+        """Close the page; it must not have had a fault, nor asked anybody else."""
+        self.page.context.close()
+        assert self.elsewhere == []
+        assert self.faults == []
 
-@dataclass(frozen=True)
+
 class Site:
-    """A swarm and the address of its monitor."""
+    """A run whose log grows when a test says so, and the address of its monitor."""
 
-    programs: Programs
-    port: int
-    browser: Any
+    def __init__(self, run: OpenRun, directory: Path) -> None:
+        self._run, self._directory = run, directory
+        self._monitor = ExitStack()
+        self._port = 0
 
     @property
     def address(self) -> str:
         """Where the page is."""
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://127.0.0.1:{self._port}/"
 
     def start(self) -> None:
-        """Start the aggregator with its monitor, or start it again."""
-        self.programs.start_aggregator("--monitor", f"127.0.0.1:{self.port}")
+        """Start the monitor, or start it again."""
+        settings = MonitorSection(purpose=PURPOSE)
+        self._port = self._monitor.enter_context(
+            at_work(self._directory, settings, round_=self._run.log.ledger.round, port=self._port)
+        ).address[1]
 
-    def name_of(self, peer: str) -> str:
-        """Return the name that people know a peer by."""
-        return peer_name(bytes.fromhex(self.programs.status(peer)["key"]))
+    def stop(self) -> None:
+        """Kill the monitor."""
+        self._monitor.close()
 
-    def dot_of(self, peer: str) -> str:
-        """Return by what a peer's dot is known: the end of its name."""
-        return self.name_of(peer)[-SWARM_LETTERS:]
+    def go_on(self, *cohort: Identity) -> State:
+        """Commit a round of one who works alone and of these, by default two, who work together; return the state after it."""
+        members = cohort or (LEFT, RIGHT)
+        ledger, keys = self._run.log.ledger, [peer.public_key for peer in (ALONE, *members)]
+        state = commit(self._run, [made(ledger, ALONE, cohort="cohort-0"), made_together(ledger, members, cohort="cohort-1")]).state
+        now = open_round(ledger.round + 1, keys, {keys[0]: "good"}, left_ms=600_000)
+        write_live(self._directory, live_of(open=now, heard={key.hex(): now.deadline_at for key in keys}))
+        return state
 
-    def page(self, **settings: Any) -> Watched:
-        """Return a new page in a browser that knows nothing yet."""
-        context = self.browser.new_context(**{"viewport": SIZES["desktop"], "reduced_motion": "reduce", **settings})
-        watched = Watched(context.new_page(), self.address)
-        watched.page.on("request", lambda request: self._note(request.url, watched))
-        watched.page.on("console", lambda told: watched.problems.append(told.text) if told.type in ("error", "warning") else None)
-        watched.page.on("pageerror", lambda error: watched.problems.append(str(error)))
-        return watched
 
-    def _note(self, url: str, watched: Watched) -> None:
-        if urlsplit(url).scheme != "blob" and not url.startswith(self.address):
+def watch(browser: Any, address: str, **settings: Any) -> Watched:
+    """Return a new page in a browser that knows nothing yet."""
+    context = browser.new_context(**{"reduced_motion": "reduce", **settings})
+    watched = Watched(context.new_page(), address)
+
+    def note(url: str) -> None:
+        if urlsplit(url).scheme != "blob" and not url.startswith(address):
             watched.elsewhere.append(url)
 
+    watched.page.on("request", lambda request: note(request.url))
+    watched.page.on("console", lambda told: watched.problems.append(told.text) if told.type in ("error", "warning") else None)
+    watched.page.on("pageerror", lambda error: watched.problems.append(str(error)))
+    return watched
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+
+def name_of(peer: Identity) -> str:
+    """Return the name that people know a peer by."""
+    return peer_name(peer.public_key)
+
+
+def dot_of(peer: Identity) -> str:
+    """Return by what a peer's dot is known: the end of its name."""
+    return name_of(peer)[-SWARM_LETTERS:]
 
 
 @pytest.fixture(scope="module")
-def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A swarm whose second round is committed."""
-    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.5, max_open_s=4.0, **LITTLE_WORK)
-    config = config.model_copy(update={"monitor": MonitorSection(purpose=PURPOSE, evaluate_share=0.3)})
-    with Programs(tmp_path_factory.mktemp("swarm"), config) as programs:
-        site = Site(programs, _free_port(), browser)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A run whose second round is committed, and evaluated."""
+    directory = tmp_path_factory.mktemp("shown") / "run"
+    run = opened(directory)
+    site = Site(run, directory)
+    with run.log:
+        site.go_on()
+        Evaluator(run.signed.open(), DATASET, directory).evaluate(site.go_on())
         site.start()
-        for peer, cohort in PEERS.items():
-            programs.start_peer(peer, cohort)
-        programs.wait_for_round(2)
-        programs.wait_until(lambda: all(programs.status(peer).get("rounds_counted") for peer in PEERS), "work of each peer was counted")
         yield site
+        site.stop()
 
 
 @pytest.fixture
-def watched(site: Site) -> Iterator[Watched]:
-    """A page on its own; it must not have had a fault, nor asked anybody else."""
-    watched = site.page()
+def watched(browser: Any, site: Site, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A page on its own."""
+    watched = watch(browser, site.address, **getattr(request, "param", DESKTOP))
     yield watched
-    watched.page.context.close()
-    assert watched.elsewhere == []
-    assert watched.faults == []
+    watched.end()
 
 
-def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(site: Site, watched: Watched) -> None:
-    page = watched.page
+def test_the_first_view_is_small_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(
+    site: Site, watched: Watched
+) -> None:
+    page, sizes = watched.page, list[int]()
+    network = page.context.new_cdp_session(page)
+    network.on("Network.loadingFinished", lambda loaded: sizes.append(loaded["encodedDataLength"]))  # with headers, as it was sent
+    network.send("Network.enable")
     watched.open()
+    page.locator("#swarm-glance .dot").first.wait_for(timeout=WAIT_MS)
+    assert len(sizes) > 20
+    assert sum(sizes) <= 100_000
     page.evaluate("window.isTheSamePage = true")
     seen = page.locator("#round-of").text_content()
+    site.go_on()
     watched.until("(seen) => document.getElementById('round-of').textContent !== seen", seen)
     assert page.locator("#round-of").text_content().startswith("Round ")
     assert page.evaluate("window.isTheSamePage")
@@ -150,9 +186,10 @@ def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(
     watched.see_all()
     page.locator("#round").evaluate("(node) => node.scrollIntoView()")  # what is out of sight is not asked for
     newest = page.locator("#rounds-rows tr:first-child th").text_content()
+    site.go_on()
     watched.until("(seen) => document.querySelector('#rounds-rows th').textContent !== seen", newest)
     for peer in PEERS:
-        page.locator(f"#swarm [data-peer='{site.dot_of(peer)}']").wait_for(timeout=WAIT_MS)
+        page.locator(f"#swarm [data-peer='{dot_of(peer)}']").wait_for(timeout=WAIT_MS)
     assert page.locator("#swarm .raft").count() == 2
     page.locator("#quality").evaluate("(node) => node.scrollIntoView()")
     page.locator("#curve canvas").wait_for(timeout=WAIT_MS)  # the first evaluation has come
@@ -160,19 +197,8 @@ def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(
     page.locator("#pictures .tile").first.wait_for(timeout=WAIT_MS)
 
 
-def test_the_first_view_is_small(watched: Watched) -> None:
-    sizes: list[int] = []
-    network = watched.page.context.new_cdp_session(watched.page)
-    network.on("Network.loadingFinished", lambda loaded: sizes.append(loaded["encodedDataLength"]))  # with headers, as it was sent
-    network.send("Network.enable")
-    watched.open()
-    watched.page.locator("#swarm-glance .dot").first.wait_for(timeout=WAIT_MS)
-    assert len(sizes) > 20
-    assert sum(sizes) <= 100_000
-
-
-def test_a_volunteer_sees_that_their_work_is_used_and_has_it_checked(site: Site, watched: Watched) -> None:
-    page, name = watched.page, site.name_of("alone")
+def test_a_volunteer_sees_that_their_work_is_used_and_has_it_checked_and_who_is_not_known_is_told_so(watched: Watched) -> None:
+    page, name = watched.page, name_of(ALONE)
     watched.open()
     page.get_by_label("Your computer's name").fill(name[-8:])
     page.get_by_role("button", name="Look").click()
@@ -182,12 +208,9 @@ def test_a_volunteer_sees_that_their_work_is_used_and_has_it_checked(site: Site,
     page.locator("#peer-answer .verdict.true").first.wait_for(timeout=WAIT_MS)
     assert page.locator("#peer-answer .verdict.false").count() == 0
     assert page.url.endswith(f"#peer={name[-8:]}")
-
-
-def test_who_is_not_known_is_told_so(watched: Watched) -> None:
     watched.expected = ("404",)
-    watched.open("#peer=zzzzzzzzzz")
-    watched.page.locator("#peer-answer .answer-head", has_text="No.").wait_for(timeout=WAIT_MS)
+    page.evaluate("location.hash = 'peer=zzzzzzzzzz'")
+    page.locator("#peer-answer .answer-head", has_text="No.").wait_for(timeout=WAIT_MS)
 
 
 def _check(page: Any, index: int) -> str:
@@ -241,23 +264,9 @@ def test_a_proof_is_checked_in_the_browser_and_one_that_was_tampered_with_is_fal
     assert page.locator("#alarms .alarm", has_text="rewritten").count() == 0
 
 
-def test_a_history_that_was_tampered_with_raises_an_alarm_that_stays(watched: Watched) -> None:
-    page = watched.page
-    watched.open()
-    page.locator("#record").evaluate("(node) => node.scrollIntoView()")
-    page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
-    page.route("**/api/ledger/consistency*", _spoilt(_spoil_proof))
-    page.locator("#alarms .alarm", has_text="rewritten").wait_for(timeout=WAIT_MS)
-    page.unroute("**/api/ledger/consistency*")
-    page.locator("#consistency .verdict.false").wait_for(timeout=WAIT_MS)
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Keep the evidence").click()
-    evidence = json.loads(Path(download.value.path()).read_text())
-    assert evidence["now"].startswith("manta/")
-    assert evidence["proof"]
-
-
-def test_a_head_that_another_key_signed_is_refused_at_the_next_visit(site: Site, watched: Watched) -> None:
+def test_a_head_that_nobody_signed_is_refused_at_the_next_visit_and_a_history_that_was_tampered_with_raises_an_alarm_that_stays(
+    site: Site, watched: Watched
+) -> None:
     """The page keeps the head that it saw first: a log that begins anew is found out, and one it was never shown is not believed."""
     page = watched.page
     watched.open()
@@ -271,47 +280,54 @@ def test_a_head_that_another_key_signed_is_refused_at_the_next_visit(site: Site,
     page.locator("#record").evaluate("(node) => node.scrollIntoView()")
     page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)  # nobody signed 99999999 entries: that note is thrown away
     assert "99999999" not in page.evaluate("(name) => localStorage.getItem(name)", kept[0][0])
+    page.route("**/api/ledger/consistency*", _spoilt(_spoil_proof))
+    site.go_on()
+    page.locator("#alarms .alarm", has_text="rewritten").wait_for(timeout=WAIT_MS)
+    page.unroute("**/api/ledger/consistency*")
+    page.locator("#consistency .verdict.false").wait_for(timeout=WAIT_MS)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Keep the evidence").click()
+    evidence = json.loads(Path(download.value.path()).read_text())
+    assert evidence["now"].startswith("manta/")
+    assert evidence["proof"]
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("size", SIZES)
-def test_everybody_can_use_it(site: Site, watched: Watched, screens: Path, size: str, colours: str) -> None:
-    watched.page.context.close()
-    touch = {"has_touch": True, "is_mobile": True} if size == "phone" else {}
-    one = site.page(viewport=SIZES[size], color_scheme=colours, **touch)
-    watched.page, watched.problems, watched.elsewhere = one.page, one.problems, one.elsewhere
+@pytest.mark.parametrize(("watched", "size"), [(DESKTOP, "desktop"), (PHONE, "phone")], indirect=["watched"], ids=["desktop", "phone"])
+def test_everybody_can_use_it_in_the_light_and_in_the_dark_and_the_checks_find_faults_where_there_are_some(
+    watched: Watched, screens: Path, size: str
+) -> None:
     page = watched.page
     watched.open()
     watched.see_all()
     page.locator("#people").scroll_into_view_if_needed()
     page.locator("#people-rows a").first.wait_for(timeout=WAIT_MS)
     page.evaluate("scrollTo(0, 0)")
-    page.screenshot(path=screens / f"{size}-{colours}.png")
-    page.screenshot(path=screens / f"{size}-{colours}-whole.png", full_page=True)
+    for colours in COLOURS:
+        page.emulate_media(color_scheme=colours)
+        page.screenshot(path=screens / f"{size}-{colours}.png")
+        page.screenshot(path=screens / f"{size}-{colours}-whole.png", full_page=True)
     assert _check(page, 1) == "verdict true"
     for summary in page.locator("details > summary").all():
         if summary.is_visible():
             summary.click()
     assert structure_faults(page) == []
-    assert contrast_faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the screen"
-    expected = "rgb(248, 247, 244)" if colours == "light" else "rgb(15, 21, 25)"
-    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == expected
-
-
-def test_the_checks_find_faults_where_there_are_some(watched: Watched) -> None:
-    watched.open()
-    page = watched.page
-    page.evaluate("document.getElementById('purpose').style.color = '#c8c8c8'")
+    for colours, expected in COLOURS.items():
+        page.emulate_media(color_scheme=colours)
+        assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == expected
+        assert contrast_faults(page) == []
+    page.evaluate("document.getElementById('purpose').style.color = '#777777'")
     page.evaluate("document.querySelector('label[for=peer-name]').remove()")
     page.evaluate("document.querySelector('h2').outerHTML = '<h5>too deep</h5>'")
-    assert any("purpose" in fault for fault in contrast_faults(page))
+    for colours in COLOURS:
+        page.emulate_media(color_scheme=colours)
+        assert any("purpose" in fault for fault in contrast_faults(page))
     faults = "\n".join(structure_faults(page))
     assert "no name: <input" in faults
     assert "a heading of level 5" in faults
 
 
-def test_all_of_it_can_be_reached_and_used_by_keyboard(site: Site, watched: Watched) -> None:
+def test_all_of_it_can_be_reached_and_used_by_keyboard(watched: Watched) -> None:
     page = watched.page
     watched.open()
     page.keyboard.press("Tab")
@@ -331,30 +347,48 @@ def test_all_of_it_can_be_reached_and_used_by_keyboard(site: Site, watched: Watc
     page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"  # it was remembered
     page.locator("#peer-name").focus()
-    page.keyboard.type(site.name_of("left")[-8:])
+    page.keyboard.type(name_of(LEFT)[-8:])
     page.keyboard.press("Enter")
     page.locator("#peer-answer .answer-head", has_text="Yes.").wait_for(timeout=WAIT_MS)
 
 
 def test_a_peer_that_leaves_is_seen_to_be_gone(site: Site, watched: Watched) -> None:
-    page, name = watched.page, site.dot_of("right")
+    page, name = watched.page, dot_of(RIGHT)
     watched.open()
     page.locator("#people").evaluate("(node) => node.scrollIntoView()")
     page.locator(f"#swarm [data-peer='{name}']:not(.away)").wait_for(timeout=WAIT_MS)
-    site.programs.kill("right")
+    site.go_on(LEFT)
+    site.go_on(LEFT)
     page.locator(f"#swarm [data-peer='{name}'].away").wait_for(timeout=WAIT_MS)
     watched.until("() => document.getElementById('people-sub').textContent.includes('1 more has left')")
-    assert page.locator(f"#swarm [data-peer='{site.dot_of('alone')}'].away").count() == 0
+    assert page.locator(f"#swarm [data-peer='{dot_of(ALONE)}'].away").count() == 0
 
 
 def test_a_server_that_goes_away_is_told_and_comes_back(site: Site, watched: Watched) -> None:
     page = watched.page
     watched.expected = ("net::ERR", "503")
     watched.open()
-    site.programs.kill("aggregator")
+    site.stop()
     page.locator("#connection[data-state=away]").wait_for(timeout=WAIT_MS)
     assert "does not answer" in page.locator("#connection").text_content()
     site.start()
     page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
     seen = page.locator("#round-of").text_content()
+    site.go_on()
     watched.until("(seen) => document.getElementById('round-of').textContent !== seen", seen)
+
+
+def test_a_real_swarm_is_shown_and_evaluated(browser: Any, tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=2.0, max_open_s=6.0, **LITTLE_WORK)
+    with Programs(tmp_path, config) as programs:
+        address = programs.start_aggregator("--monitor", "127.0.0.1:0")["monitor"]
+        programs.start_peer("alone")
+        watched = watch(browser, address, **DESKTOP)
+        watched.open()
+        watched.until("() => Number(document.getElementById('round-of').textContent.split(' ')[1]) > 0")
+        dot = programs.status("alone")["peer"][-SWARM_LETTERS:]
+        watched.page.locator(f"#swarm [data-peer='{dot}']:not(.away)").wait_for(timeout=WAIT_MS)
+        watched.page.locator("#quality").evaluate("(node) => node.scrollIntoView()")
+        watched.page.locator("#curve canvas").wait_for(timeout=WAIT_MS)
+        watched.page.locator("#pictures .tile").first.wait_for(timeout=WAIT_MS)
+        watched.end()

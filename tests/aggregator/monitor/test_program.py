@@ -25,17 +25,20 @@ STREAMS = 3
 class Program:
     """One monitor's process."""
 
-    def __init__(self, directory: Path, listening: socket.socket) -> None:
-        settings = MonitorSection(streams=STREAMS).model_dump_json()
+    def __init__(self, directory: Path, listening: socket.socket, settings: MonitorSection) -> None:
         where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
         self.line, theirs = socket.socketpair()  # which its parent holds open for as long as it lives
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "manta_swarm.aggregator.monitor.program", str(directory), settings, where],
+                [sys.executable, "-P", "-m", "manta_swarm.aggregator.monitor.program", str(directory), settings.model_dump_json(), where],
                 stdin=theirs.fileno(),
                 pass_fds=[listening.fileno()],
             )
         self.address = listening.getsockname()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.address[1]}/"
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=DEADLINE_S)
@@ -55,16 +58,16 @@ class Program:
 
 
 @contextmanager
-def at_work(directory: Path) -> Iterator[Program]:
-    """A monitor that has read the log; it is killed at the end."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        program = Program(directory, listening)
-        with program.process, program.line:
-            try:
-                wait_for(lambda: program.round() == 3, "the monitor has read the log")
-                yield program
-            finally:
-                program.process.kill()
+def at_work(directory: Path, settings: MonitorSection | None = None, *, round_: int = 3, port: int = 0) -> Iterator[Program]:
+    """A monitor that has read the log up to a round; it is killed at the end."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        program = Program(directory, listening, settings or MonitorSection(streams=STREAMS))
+    with program.process, program.line:
+        try:
+            wait_for(lambda: program.round() == round_, "the monitor has read the log")
+            yield program
+        finally:
+            program.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def test_what_is_no_request_does_no_harm(lasting: Program, data: bytes) -> None:
 
 def test_its_log_is_checked_from_outside_by_its_address(lasting: Program, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
     ledger = played[1].log.ledger
-    words = ["ledger", "verify", "--from", f"http://127.0.0.1:{lasting.address[1]}/tlog/", "--dir", str(tmp_path / "mirror")]
+    words = ["ledger", "verify", "--from", f"{lasting.url}tlog/", "--dir", str(tmp_path / "mirror")]
     for ends in ("it is seen here for the first time", f"it goes on from the {ledger.size} entries that were there before"):
         found = CliRunner().invoke(main, [*words, "--run", ledger.run.hex()])
         assert (found.exit_code, found.output.splitlines()[-1]) == (0, ends)

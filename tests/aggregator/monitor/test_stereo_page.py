@@ -5,7 +5,6 @@ pictures. The log beside them is made here, and has no round yet.
 """
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -22,9 +21,9 @@ from manta_swarm.protocol.manifest import SignedManifest
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
-from tests.aggregator.monitor.test_program import Program
+from tests.aggregator.monitor.test_program import at_work
 from tests.aggregator.small_run import OPERATOR, create
-from tests.network.processes import DEADLINE_S, wait_for
+from tests.network.processes import DEADLINE_S
 from tests.runs import manifest_of
 
 __all__ = ["browser", "screens"]
@@ -46,7 +45,7 @@ FRONT = MembersFront(  # that peers measured; the evaluator's own comes from wha
     ),
 )
 WAIT_MS = 1000 * DEADLINE_S
-SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +77,8 @@ def test_the_api_gives_what_was_recorded(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(directory: Path) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        program = Program(directory, listening)
-        with program.process, program.line:
-            try:
-                wait_for(lambda: program.round() == 0, "the monitor answers")
-                yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-            finally:
-                program.process.kill()
+    with at_work(directory, round_=0) as program:
+        yield program.url
 
 
 def _compare(page: Any) -> None:
@@ -132,9 +125,8 @@ def _see_members_front(page: Any) -> None:
 
 
 @pytest.mark.swarm
-@pytest.mark.parametrize(("size", "colours"), [("desktop", "light"), ("phone", "dark")])
-def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: str, colours: str) -> None:
-    page = browser.new_page(viewport=SIZES[size], color_scheme=colours, reduced_motion="reduce")
+def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str) -> None:
+    page = browser.new_page(viewport=DESKTOP, reduced_motion="reduce")
     problems: list[str] = []
     page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -162,9 +154,12 @@ def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: 
     assert "one core" in page.locator("#front-note").text_content()
     _see_members_front(page)
     _compare(page)
-    page.screenshot(path=screens / f"stereo-{size}-{colours}.png", full_page=True)
-    assert structure_faults(page) == []
-    assert contrast_faults(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the screen"
+    for name, size, colours in (("desktop", DESKTOP, "light"), ("phone", PHONE, "dark")):
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=colours)
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=WAIT_MS)  # it is no wider than the screen
+        page.screenshot(path=screens / f"stereo-{name}-{colours}.png", full_page=True)
+        assert structure_faults(page) == []
+        assert contrast_faults(page) == []
     assert problems == []
     page.close()

@@ -33,7 +33,8 @@ STATIC = Path(manta_swarm.aggregator.__file__).parent / "monitor" / "static"
 CALL = """async ([module, name, calls]) => {
     const { fromHex, toHex } = await import("/js/bytes.js");
     const exported = await import(`/js/${module}.js`);
-    const read = (value) => Array.isArray(value) ? value.map(read) : typeof value?.hex === "string" ? fromHex(value.hex) : value;
+    const read = (value) => Array.isArray(value) ? value.map(read) : typeof value?.hex === "string" ? fromHex(value.hex)
+        : value?.times ? Array(value.times).fill(read(value.each)) : value;
     const shown = (value) => value instanceof Uint8Array ? toHex(value) : typeof value === "bigint" ? String(value)
         : Array.isArray(value) ? value.map(shown)
         : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([key, one]) => [key, shown(one)])) : value;
@@ -68,11 +69,13 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def sent(value: Any) -> Any:
-    """Return a value as JSON can carry it: bytes as {"hex": ...}."""
+    """Return a value as JSON can carry it: bytes as {"hex": ...}, a long list of the same one as {"each": ..., "times": ...}."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, bytearray):
         return list(value)  # not bytes for the one language, not a Uint8Array for the other
+    if isinstance(value, list) and len(value) > 1000 and len(set(value)) == 1:
+        return {"each": sent(value[0]), "times": len(value)}
     if isinstance(value, list | tuple):
         return [sent(item) for item in value]
     return 1e300 if isinstance(value, int) and value > 2**1000 else value
