@@ -1,10 +1,7 @@
 """Small spaces, costs and scores that are functions of the architecture, and evaluators made of them."""
 
 import itertools
-import os
 import random
-import signal
-import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,12 +9,8 @@ from dataclasses import replace
 from manta_swarm.automl.evaluation.held_out import Quality
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
 from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Weights
-from manta_swarm.automl.search.process import serve
-from manta_swarm.automl.search.processes import MESSAGES
 from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.automl.spaces.units import units_alike
-from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.line import be_child
 
 # 108 architectures
 SMALL = replace(TINY, resolutions=(24, 28, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
@@ -96,41 +89,6 @@ class SyntheticEvaluator:
             yield measured_of(architecture, part)
 
 
-class OutOfOrder:
-    """A measurer for another process; the first architectures take the longest, by work and not by the clock."""
-
-    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
-        for architecture in architectures:
-            sum(range(20_000 * (architecture.resolution - 20)))
-        return [measured_of(architecture, part) for architecture in architectures]
-
-
-class Stuck:
-    """A measurer for another process that answers for the smallest architecture, and never for another one."""
-
-    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
-        while architectures[0] != TINY.smallest():
-            signal.pause()
-        return [measured_of(architecture, part) for architecture in architectures]
-
-
-class Dying:
-    """A measurer for another process that ends in the middle of its work."""
-
-    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
-        os._exit(9)
-
-
-class Broken:
-    """A measurer for another process that cannot be made there."""
-
-    def __init__(self) -> None:
-        raise UserError("no such file; give another one")
-
-    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
-        return []
-
-
 class Silent:
     """Watches a search for nobody."""
 
@@ -143,8 +101,3 @@ class Silent:
 
     def measured(self, measured: Measured) -> None:
         self.count += 1
-
-
-if __name__ == "__main__":  # the program that measures by one of those for another process
-    kind = {each.__name__: each for each in (OutOfOrder, Stuck, Dying, Broken)}[sys.argv[1]]
-    be_child(MESSAGES, lambda parent: serve(parent, lambda: (TINY, kind())))
