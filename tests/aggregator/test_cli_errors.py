@@ -55,9 +55,9 @@ def assert_kept(before: dict[Path, bytes], directory: Path) -> None:
         assert path.name == DATABASE or after[path] == data, path
 
 
-def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.Popen[str]":
+def start_and_wait(home: Home, run_file: Path, directory: Path, *arguments: str) -> "subprocess.Popen[str]":
     """Start an aggregator; return once it serves."""
-    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, *arguments)
     wait_for_line(process, "volunteers join with:")
     wait_for((directory / "status.json").exists, "it has written where it stands")
     return process
@@ -182,18 +182,6 @@ def test_a_directory_of_another_run(run_file: Path, directory: Path, tmp_path: P
     assert_kept(before, directory)
 
 
-@pytest.mark.swarm
-def test_a_directory_that_another_aggregator_uses(home: Home, run_file: Path, directory: Path) -> None:
-    process = start_and_wait(home, run_file, directory)
-    second = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
-    output, errors = second.communicate(timeout=DEADLINE_S)
-    assert_refused(Ended(second.returncode, output, errors), str(directory), "another", "--dir")
-    assert process.poll() is None  # and the first one has not noticed
-    ended = home.interrupted(process)
-    assert_ended_by_hand(ended, (0,))
-    assert "stopped at round 0" in ended.output
-
-
 def test_a_new_directory_that_another_process_uses(run_file: Path, directory: Path) -> None:
     directory.mkdir()
     with only_process(directory):
@@ -294,14 +282,22 @@ def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: P
 
 
 @pytest.mark.swarm
-def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on(home: Home, run_file: Path, directory: Path) -> None:
+def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on_beside_which_no_other_one_does(
+    home: Home, run_file: Path, directory: Path
+) -> None:
     process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
     manifest = (directory / MANIFEST).read_bytes()
-    process = start_and_wait(home, run_file, directory)
+    process = start_and_wait(home, run_file, directory, "--no-monitor")
     addresses = json.loads((directory / "status.json").read_text())["addresses"]
-    assert_ended_by_hand(home.interrupted(process), (0,))
+    another = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    output, errors = another.communicate(timeout=DEADLINE_S)
+    assert_refused(Ended(another.returncode, output, errors), str(directory), "another", "--dir")
+    assert process.poll() is None  # and the first one has not noticed
+    ended = home.interrupted(process)
+    assert_ended_by_hand(ended, (0,))
+    assert "stopped at round 0" in ended.output
     process = start_and_wait(home, run_file, directory)
     assert json.loads((directory / "status.json").read_text())["addresses"] == addresses  # peers find it where it was
     assert_ended_by_hand(home.interrupted(process), (0,))
