@@ -10,11 +10,11 @@ import pytest
 
 import manta_swarm.network.node  # noqa: F401
 from manta_swarm.aggregator.log.log import Log
-from tests.aggregator.service import play
+from tests.aggregator.service import service
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home
 
-__all__ = ["environment", "home", "play"]
+__all__ = ["environment", "home", "service"]
 
 
 @pytest.fixture

@@ -97,6 +97,15 @@ class Service:
             self.intake.restore(self.bodies.read(round_, mend=True), round_)
         await self.intake.start()
 
+    async def __aenter__(self) -> "Service":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.intake.close()
+        self.decider.close()
+        assert not self.intake._tasks
+
     def context(self, endpoint: Any) -> Any:
         """Return what an operator's parts share; it has nothing but what the intake needs."""
         service = self
@@ -204,10 +213,6 @@ class Service:
         return self.intake.faults.by_key().get(peer.public_key, {})
 
 
-Story = Callable[[Service], Awaitable[None]]
-Play = Callable[..., None]
-
-
 class SlowDisk:
     """Takes the place of ``Bodies.append``: each call waits until it is let through, and is remembered."""
 
@@ -240,33 +245,6 @@ async def says_no(call: Awaitable[object], reason: str) -> None:
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Tell a story at a service."""
-
-    def tell(story: Story, **options: Any) -> None:
-        at_service(tmp_path / "bodies", monkeypatch, story, **options)
-
-    return tell
-
-
-def at_service(
-    directory: Path,
-    patch: pytest.MonkeyPatch,
-    story: Story,
-    training_spec: FixedTrainingSpec = TRAINING_SPEC,
-    *,
-    audits_steps: bool = False,
-) -> None:
-    """Run ``story`` in an event loop with an intake."""
-
-    async def play() -> None:
-        service = Service(directory, Clock(), training_spec, audits_steps=audits_steps)
-        await service.start()
-        try:
-            await story(service)
-        finally:
-            await service.intake.close()
-            service.decider.close()
-            assert not service.intake._tasks
-
-    asyncio.run(play())
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Service:
+    """An intake, for a test that is a coroutine; what it is made with may be the fixture's parameter."""
+    return Service(tmp_path / "bodies", Clock(), **getattr(request, "param", {}))

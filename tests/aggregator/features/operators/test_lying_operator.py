@@ -1,7 +1,5 @@
 """What an operator passes on is its word alone: it takes nothing from a key that comes another way, nor from an honest operator."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,34 +11,14 @@ from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
 from manta_swarm.network.rpc import Handler
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey
-from tests.aggregator.made import Made
-from tests.aggregator.service import OPERATOR, PEERS, Service, at_service, says_no
+from tests.aggregator.made import Clock, Made
+from tests.aggregator.service import OPERATOR, PEERS, Service, says_no
 from tests.clocks import ManualClock
 
 A, B = PEERS[:2]
 HONEST, LIAR = Identity(b"\x02" * 32), Identity(b"\x03" * 32)
 JUNK = b"no header"
 MANY = range(FAULTS_FORGIVEN + 1)
-
-Story = Callable[[Service], Awaitable[None]]
-
-
-@pytest.fixture
-def tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
-    """Tell a story at a leader's service, which takes what the other operators pass on."""
-
-    async def with_operators(service: Service, story: Story) -> None:
-        endpoint = service.network.endpoints[OPERATOR.public_key]
-        switch, handlers = Switch(endpoint, Operators(), Operators()), dict(endpoint.handlers)
-        await switch.start()
-        for method in ("header", "body"):
-            await switch.serve(method, handlers[method])
-        await story(service)
-
-    def run(story: Story) -> None:
-        at_service(tmp_path / "bodies", monkeypatch, lambda service: with_operators(service, story))
-
-    return run
 
 
 class Operators:
@@ -53,6 +31,23 @@ class Operators:
 
     def among_operators(self, handler: Handler) -> Handler:
         return handler
+
+
+class LeadersService(Service):
+    """A leader's, which takes what the other operators pass on."""
+
+    async def start(self) -> None:
+        await super().start()
+        endpoint = self.network.endpoints[OPERATOR.public_key]
+        switch, handlers = Switch(endpoint, Operators(), Operators()), dict(endpoint.handlers)
+        await switch.start()
+        for method in ("header", "body"):
+            await switch.serve(method, handlers[method])
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return LeadersService(tmp_path / "bodies", Clock())
 
 
 async def passed_on(service: Service, by: Identity, peer: Identity, method: str, request: bytes) -> bytes:
@@ -80,80 +75,64 @@ async def is_handed_in(service: Service, made: Made, by: Identity) -> bool:
     return service.opened(await part(service, made, 1, by)).contribution == made.digest
 
 
-def test_what_an_operator_says_of_a_key_counts_by_its_way_alone(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        for _ in MANY:
-            await says_no(passed_on(service, LIAR, A, "header", JUNK), "cut")
-        assert service.refused(A) == {}
-        assert refused_of(service.intake.faults) == {}
-        assert (await header(service, service.made(A), LIAR)).status == HandIn.LATER
-        assert (await service.hand_in(service.made(A))).round == 1  # by itself
-        for _ in MANY:
-            await says_no(passed_on(service, LIAR, B, "header", JUNK), "cut")
-        assert await is_handed_in(service, service.made(B), HONEST)  # by way of another one
-
-    tell(story)
+async def test_what_an_operator_says_of_a_key_counts_by_its_way_alone(service: Service) -> None:
+    for _ in MANY:
+        await says_no(passed_on(service, LIAR, A, "header", JUNK), "cut")
+    assert service.refused(A) == {}
+    assert refused_of(service.intake.faults) == {}
+    assert (await header(service, service.made(A), LIAR)).status == HandIn.LATER
+    assert (await service.hand_in(service.made(A))).round == 1  # by itself
+    for _ in MANY:
+        await says_no(passed_on(service, LIAR, B, "header", JUNK), "cut")
+    assert await is_handed_in(service, service.made(B), HONEST)  # by way of another one
 
 
-def test_an_operator_whom_strangers_bring_junk_is_listened_to(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        for _ in MANY:
-            await says_no(passed_on(service, HONEST, B, "header", JUNK), "cut")
-        assert await is_handed_in(service, service.made(A), HONEST)
-
-    tell(story)
+async def test_an_operator_whom_strangers_bring_junk_is_listened_to(service: Service) -> None:
+    for _ in MANY:
+        await says_no(passed_on(service, HONEST, B, "header", JUNK), "cut")
+    assert await is_handed_in(service, service.made(A), HONEST)
 
 
-def test_what_a_key_sends_itself_counts_against_it_whatever_way_it_names_later(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        for _ in MANY:
-            await says_no(service.call(A, "header", JUNK), "cut")
-        assert service.refused(A) == {"malformed": len(MANY)}
-        assert (await service.header(service.made(A))).status == HandIn.LATER
-
-    tell(story)
+async def test_what_a_key_sends_itself_counts_against_it_whatever_way_it_names_later(service: Service) -> None:
+    for _ in MANY:
+        await says_no(service.call(A, "header", JUNK), "cut")
+    assert service.refused(A) == {"malformed": len(MANY)}
+    assert (await service.header(service.made(A))).status == HandIn.LATER
 
 
-def test_headers_whose_bodies_an_operator_keeps_back_or_spoils_are_no_fault_of_their_keys(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        made = service.made(A)
-        for place in (0, 1):
-            assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY
-            await part(service, made, 1 - place, LIAR)
-            await says_no(part(service, made, place, LIAR, bytes(len(made.groups[place]))), "does not have the root")
-        assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # and then nothing
-        await service.hand_in(service.made(B))
-        service.commit()
-        assert service.refused(A) == {}
-        assert service.intake.faults.by_reason == {"bad body": 2, "no body by the deadline": 1}
-
-    tell(story)
+async def test_headers_whose_bodies_an_operator_keeps_back_or_spoils_are_no_fault_of_their_keys(service: Service) -> None:
+    made = service.made(A)
+    for place in (0, 1):
+        assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY
+        await part(service, made, 1 - place, LIAR)
+        await says_no(part(service, made, place, LIAR, bytes(len(made.groups[place]))), "does not have the root")
+    assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # and then nothing
+    await service.hand_in(service.made(B))
+    service.commit()
+    assert service.refused(A) == {}
+    assert service.intake.faults.by_reason == {"bad body": 2, "no body by the deadline": 1}
 
 
-def test_no_operator_spoils_or_takes_over_a_body_that_its_founder_brings_itself(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        made = service.made(A)
-        assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # it was brought there first
-        assert (await service.header(made)).status == HandIn.SEND_BODY
-        assert await service.part(made, 0) == b""
-        await header(service, made, LIAR)
-        await says_no(part(service, made, 1, LIAR, bytes(len(made.groups[1]))), "another member brings this body")
-        assert service.opened(await service.part(made, 1)).contribution == made.digest
-
-    tell(story)
+async def test_no_operator_spoils_or_takes_over_a_body_that_its_founder_brings_itself(service: Service) -> None:
+    made = service.made(A)
+    assert (await header(service, made, LIAR)).status == HandIn.SEND_BODY  # it was brought there first
+    assert (await service.header(made)).status == HandIn.SEND_BODY
+    assert await service.part(made, 0) == b""
+    await header(service, made, LIAR)
+    await says_no(part(service, made, 1, LIAR, bytes(len(made.groups[1]))), "another member brings this body")
+    assert service.opened(await service.part(made, 1)).contribution == made.digest
 
 
-def test_a_founder_goes_on_by_way_of_another_operator_at_once(tell: Callable[[Story], None]) -> None:
-    async def story(service: Service) -> None:
-        made = service.made(A)
-        await header(service, made, HONEST)
-        await part(service, made, 0, HONEST)
-        assert await is_handed_in(service, made, LIAR)  # which does not lie this time
-
-    tell(story)
+async def test_a_founder_goes_on_by_way_of_another_operator_at_once(service: Service) -> None:
+    made = service.made(A)
+    await header(service, made, HONEST)
+    await part(service, made, 0, HONEST)
+    assert await is_handed_in(service, made, LIAR)  # which does not lie this time
 
 
-def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> None:
+async def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> None:
+    faults, key = Faults(ManualClock()), PublicKey(A.public_key)
+
     async def call(operator: Identity | None) -> bool:
         """Do something wrong too often; return whether that is too much."""
         if operator is not None:
@@ -164,12 +143,8 @@ def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> No
                 raise NotTheirs("it is wrong")
         return is_too_much(faults, key)
 
-    async def story() -> None:
-        assert await call(LIAR)
-        assert not is_too_much(faults, key)
-        assert refused_of(faults) == {}
-        assert await call(None)
-        assert refused_of(faults) == {key: {"another's identity": len(MANY)}}
-
-    faults, key = Faults(ManualClock()), PublicKey(A.public_key)
-    asyncio.run(story())
+    assert await call(LIAR)
+    assert not is_too_much(faults, key)
+    assert refused_of(faults) == {}
+    assert await call(None)
+    assert refused_of(faults) == {key: {"another's identity": len(MANY)}}
