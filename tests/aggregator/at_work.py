@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.feed import FeedService
@@ -162,23 +164,16 @@ class World:
                 shutil.copy(path, copy)
         return target
 
-    async def stop(self) -> None:
+    async def __aenter__(self) -> "World":
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
         """End all that was started."""
         while self.lives:
             await self.lives.pop().stop()
 
 
-Story = Callable[[World], Awaitable[None]]
-
-
-def at_work(directory: Path, story: Story, config: RunConfig = CONFIG) -> None:
-    """Run ``story`` in an event loop."""
-
-    async def play() -> None:
-        world = World(directory, config)
-        try:
-            await story(world)
-        finally:
-            await world.stop()
-
-    asyncio.run(play())
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """The lives of an aggregator, for a test that is a coroutine."""
+    return World(tmp_path / "aggregator", CONFIG)

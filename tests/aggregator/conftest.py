@@ -10,11 +10,12 @@ import pytest
 
 import manta_swarm.network.node  # noqa: F401
 from manta_swarm.aggregator.log.log import Log
+from tests.aggregator.at_work import world
 from tests.aggregator.service import service
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home
 
-__all__ = ["environment", "home", "service"]
+__all__ = ["environment", "home", "service", "world"]
 
 
 @pytest.fixture

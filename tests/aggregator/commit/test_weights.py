@@ -1,7 +1,6 @@
 """What rows weigh in a mean, as the log tells it: the same right after the commit and after a start, and nothing where bodies are gone."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,18 +13,11 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.table import Weighed, weights, weights_root
-from tests.aggregator.at_work import Aggregator, Story, World, at_work
+from tests.aggregator.at_work import Aggregator, World
 from tests.aggregator.made import made_of, values_of
 from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, PEERS, commit, everybodys, made_together, opened
 
 A, B, C = PEERS
-Play = Callable[[Story], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Tell a story of an aggregator at work."""
-    return lambda story: at_work(tmp_path / "aggregator", story)
 
 
 async def told(log: Aggregator, round_: int) -> tuple[Weighed, ...]:
@@ -40,39 +32,33 @@ async def told(log: Aggregator, round_: int) -> tuple[Weighed, ...]:
     return found
 
 
-def test_weights_are_the_same_after_a_start_and_clipped_ones_too(play: Play) -> None:
-    async def story(world: World) -> None:
-        log = await world.start()
+async def test_weights_are_the_same_after_a_start_and_clipped_ones_too(world: World) -> None:
+    log = await world.start()
+    await log.everybodys_round()
+    loud = made_of(log.ledger, A, 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
+    for one in (loud, made_together(log.ledger, [B, C])):
+        await log.inclusion_promise(one)
+    await log.finish_round()
+    before = {round_: await told(log, round_) for round_ in (1, 2)}
+    table = [one.weighing for one in log.ledger.table_at(2) or ()]
+    assert tuple(one.weight for one in before[2]) == weights(table)
+    assert before[2][0].clipped < before[2][0].weight  # the loud one, in the order of founders
+    assert before[2][1].clipped == before[2][1].weight
+    again = await world.restart()
+    assert {round_: await told(again, round_) for round_ in (2, 1)} == before
+
+
+async def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(world: World) -> None:
+    log = await world.start()
+    for _ in range(2):
         await log.everybodys_round()
-        loud = made_of(log.ledger, A, 100 * values_of(NUM_WEIGHTS), microbatches=(1, 1, 1, 1))
-        for one in (loud, made_together(log.ledger, [B, C])):
-            await log.inclusion_promise(one)
-        await log.finish_round()
-        before = {round_: await told(log, round_) for round_ in (1, 2)}
-        table = [one.weighing for one in log.ledger.table_at(2) or ()]
-        assert tuple(one.weight for one in before[2]) == weights(table)
-        assert before[2][0].clipped < before[2][0].weight  # the loud one, in the order of founders
-        assert before[2][1].clipped == before[2][1].weight
-        again = await world.restart()
-        assert {round_: await told(again, round_) for round_ in (2, 1)} == before
-
-    play(story)
-
-
-def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(play: Play) -> None:
-    async def story(world: World) -> None:
-        log = await world.start()
-        for _ in range(2):
-            await log.everybodys_round()
-        again = await world.restart()
-        again.run.bodies._file(1).path.unlink()
-        with pytest.raises(Refused, match="cannot be computed here any more"):
-            await told(again, 1)
-        assert len(await told(again, 2)) == 3
-        counted = await again.client(A).counted(1)
-        assert counted is not None  # which needs no body
-
-    play(story)
+    again = await world.restart()
+    again.run.bodies._file(1).path.unlink()
+    with pytest.raises(Refused, match="cannot be computed here any more"):
+        await told(again, 1)
+    assert len(await told(again, 2)) == 3
+    counted = await again.client(A).counted(1)
+    assert counted is not None  # which needs no body
 
 
 def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,84 +78,65 @@ class Run:
         return found
 
 
-def play(directory: Path, story: Callable[[Run], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        async with asyncio.timeout(120):
-            await story(Run(directory))
-
-    asyncio.run(all_of_it())
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
 
 
-def test_the_front_of_the_newest_state_is_kept_and_the_next_one_begins_with_it(tmp_path: Path) -> None:
-    async def story(run: Run) -> None:
-        for identity in MEMBERS:
-            await run.join(identity, honest)
-        assert await run.fronts.measure(2, STATES[2])
-        first = run.written
-        assert (first["round"], first["state"], first["members"], first["not_believed"]) == (2, STATES[2].hex(), 3, [])
-        costs, losses = ([point[name] for point in first["front"]] for name in ("macs", "loss"))
-        assert costs == sorted(costs)
-        assert losses == sorted(losses, reverse=True)
-        assert first["front"][0]["text"] == TINY.smallest().text
-        run.asked.clear()
-        assert await run.fronts.measure(4, STATES[4])
-        assert {question.state for question in run.asked} == {STATES[4]}
-        asked = {text for question in run.asked for text in question.architectures}
-        assert {point["text"] for point in first["front"]} - asked == set() or len(first["front"]) > 12
-
-    play(tmp_path, story)
+async def test_the_front_of_the_newest_state_is_kept_and_the_next_one_begins_with_it(run: Run) -> None:
+    for identity in MEMBERS:
+        await run.join(identity, honest)
+    assert await run.fronts.measure(2, STATES[2])
+    first = run.written
+    assert (first["round"], first["state"], first["members"], first["not_believed"]) == (2, STATES[2].hex(), 3, [])
+    costs, losses = ([point[name] for point in first["front"]] for name in ("macs", "loss"))
+    assert costs == sorted(costs)
+    assert losses == sorted(losses, reverse=True)
+    assert first["front"][0]["text"] == TINY.smallest().text
+    run.asked.clear()
+    assert await run.fronts.measure(4, STATES[4])
+    assert {question.state for question in run.asked} == {STATES[4]}
+    asked = {text for question in run.asked for text in question.architectures}
+    assert {point["text"] for point in first["front"]} - asked == set() or len(first["front"]) > 12
 
 
-def test_a_member_that_lies_is_named_and_not_in_the_front(tmp_path: Path) -> None:
-    async def story(run: Run) -> None:
-        for identity, measure in zip(MEMBERS, (honest, liar, honest), strict=True):
-            await run.join(identity, measure)
-        assert await run.fronts.measure(2, STATES[2])
-        assert run.written["not_believed"] == [peer_name(MEMBERS[1].public_key)]
-        assert min(point["loss"] for point in run.written["front"]) > 1
-
-    play(tmp_path, story)
+async def test_a_member_that_lies_is_named_and_not_in_the_front(run: Run) -> None:
+    for identity, measure in zip(MEMBERS, (honest, liar, honest), strict=True):
+        await run.join(identity, measure)
+    assert await run.fronts.measure(2, STATES[2])
+    assert run.written["not_believed"] == [peer_name(MEMBERS[1].public_key)]
+    assert min(point["loss"] for point in run.written["front"]) > 1
 
 
-def test_it_is_due_every_so_many_rounds_and_a_damaged_file_is_no_hindrance(tmp_path: Path) -> None:
-    async def story(run: Run) -> None:
-        run.path.parent.mkdir()
-        run.path.write_text("{")
-        await run.join(MEMBERS[0], honest)
-        keeping = asyncio.create_task(run.fronts.run(()))
-        run.commit(1)
-        run.commit(2)
-        await until(lambda: run.path.read_text() != "{")
-        assert run.written["round"] == 2
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        assert {question.round for question in run.asked} == {2}
-
-    play(tmp_path, story)
+async def test_it_is_due_every_so_many_rounds_and_a_damaged_file_is_no_hindrance(run: Run) -> None:
+    run.path.parent.mkdir()
+    run.path.write_text("{")
+    await run.join(MEMBERS[0], honest)
+    keeping = asyncio.create_task(run.fronts.run(()))
+    run.commit(1)
+    run.commit(2)
+    await until(lambda: run.path.read_text() != "{")
+    assert run.written["round"] == 2
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert {question.round for question in run.asked} == {2}
 
 
-def test_who_measured_a_front_is_counted_for_that_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_measured_a_front_is_counted_for_that_front(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(timeouts, "EVALUATION_AGAIN_S", 0.01)
-
-    async def story(run: Run) -> None:
-        for identity in MEMBERS:
-            await run.join(identity, honest)
-        assert await run.fronts.measure(2, STATES[2])
-        for identity in MEMBERS[1:]:
-            del run.network.endpoints[identity.public_key]
-        assert await run.fronts.measure(4, STATES[4])
-        assert (run.written["round"], run.written["members"]) == (4, 1)
-
-    play(tmp_path, story)
+    for identity in MEMBERS:
+        await run.join(identity, honest)
+    assert await run.fronts.measure(2, STATES[2])
+    for identity in MEMBERS[1:]:
+        del run.network.endpoints[identity.public_key]
+    assert await run.fronts.measure(4, STATES[4])
+    assert (run.written["round"], run.written["members"]) == (4, 1)
 
 
-def test_one_that_is_cut_off_ends_with_its_thread(tmp_path: Path) -> None:
-    async def story(run: Run) -> None:
-        keeping = asyncio.create_task(run.fronts.run(()))
-        run.commit(2)
-        await until(lambda: len(asyncio.all_tasks()) > 2)  # nobody is there: it waits for members
-        keeping.cancel()
-        await asyncio.wait((keeping,))
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    play(tmp_path, story)
+async def test_one_that_is_cut_off_ends_with_its_thread(run: Run) -> None:
+    keeping = asyncio.create_task(run.fronts.run(()))
+    run.commit(2)
+    await until(lambda: len(asyncio.all_tasks()) > 2)  # nobody is there: it waits for members
+    keeping.cancel()
+    await asyncio.wait((keeping,))
+    assert asyncio.all_tasks() == {asyncio.current_task()}

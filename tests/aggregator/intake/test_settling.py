@@ -13,7 +13,7 @@ from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome, Verdict
-from tests.aggregator.at_work import Aggregator, World, at_work
+from tests.aggregator.at_work import Aggregator, World
 from tests.aggregator.real_run import CONFIG, PEERS
 from tests.audited import AUDITORS, verdict_of
 
@@ -53,10 +53,8 @@ def all_good(log: Aggregator) -> list[Signed[Verdict]]:
     ]
 
 
-def test_once_all_that_was_drawn_is_judged_the_run_is_settled_and_takes_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story(world: World) -> None:
+async def test_once_all_that_was_drawn_is_judged_the_run_is_settled_and_takes_nothing_more(tmp_path: Path) -> None:
+    async with World(tmp_path / "aggregator", AUDITED) as world:
         log = await world.start()
         await to_the_end(log)
         verdicts, late = all_good(log), verdict_of(log.ledger, PEERS[0], Outcome.VOID, auditor=AUDITOR, round=1)
@@ -75,11 +73,9 @@ def test_once_all_that_was_drawn_is_judged_the_run_is_settled_and_takes_nothing_
             await log.verdicts.hand_in(late)
         assert not log.waiting.all()
 
-    at_work(tmp_path / "aggregator", story, AUDITED)
 
-
-def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_kill(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_kill(tmp_path: Path) -> None:
+    async with World(tmp_path / "aggregator", AUDITED) as world:
         log = await world.start()
         await to_the_end(log)
         signed = verdict_of(log.ledger, PEERS[1], Outcome.VOID, auditor=AUDITOR, round=1)
@@ -103,5 +99,3 @@ def test_where_verdicts_lack_it_is_settled_when_its_time_is_over_also_after_a_ki
         log = await world.start(image)
         assert log.ledger.settled
         await log.working
-
-    at_work(tmp_path / "aggregator", story, AUDITED)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,20 +12,13 @@ from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.protocol.records import InclusionPromise
-from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work
+from tests.aggregator.at_work import OPEN_MS, Aggregator, World
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import PEERS, everybodys, made, made_together
 from tests.aggregator.small_run import opened_head
 from tests.contributions import PEERS as MANY_PEERS
 
 STRANGER = MANY_PEERS[3]
-Play = Callable[[Story], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path) -> Play:
-    """Tell a story of an aggregator at work."""
-    return lambda story: at_work(tmp_path / "aggregator", story)
 
 
 async def check_inclusion_promises(log: Aggregator, inclusion_promises: dict[bytes, InclusionPromise], contributions: list[Made]) -> None:
@@ -60,92 +53,83 @@ async def check_life(log: Aggregator, inclusion_promises: dict[bytes, InclusionP
     assert replay_directory(log.directory).rounds == last + 1
 
 
-def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_before_or_after_any_sync_it_keeps_every_promise(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Two rounds of three contributions, and one that comes for the next round while the first one is waited for."""
     fsync, mutex = os.fsync, threading.Lock()
     inclusion_promises: dict[bytes, InclusionPromise] = {}
     images: list[tuple[Path, dict[bytes, InclusionPromise]]] = []
 
-    async def story(world: World) -> None:
-        def filmed(file: int) -> None:
-            with mutex:
-                for sync in (lambda _: None, fsync):
-                    sync(file)
-                    given = dict(inclusion_promises)
-                    images.append((world.image(), given))
+    def filmed(file: int) -> None:
+        with mutex:
+            for sync in (lambda _: None, fsync):
+                sync(file)
+                given = dict(inclusion_promises)
+                images.append((world.image(), given))
 
-        log = await world.start()
-        contributions = [*everybodys(log.ledger), made(log.ledger, STRANGER)]
-        monkeypatch.setattr(os, "fsync", filmed)
-        for one in contributions[:3]:
-            inclusion_promises[one.digest] = await log.inclusion_promise(one)
-        log.clock.now += OPEN_MS  # nobody is told: the round closes at the next event
-        inclusion_promises[contributions[3].digest] = await log.inclusion_promise(contributions[3])
-        await log.round(1)  # which needs no more time: all are in
-        for one in everybodys(log.ledger):
-            inclusion_promises[one.digest] = await log.inclusion_promise(one)
-            contributions.append(one)
-        await log.finish_round()
-        await log.commits.close()
-        monkeypatch.setattr(os, "fsync", fsync)
-        assert sorted(inclusion_promise.round for inclusion_promise in inclusion_promises.values()) == [1, 1, 1, 2, 2, 2, 2]
-        for image, given in images[:: len(images) // 6]:
-            if given:
-                await check_life(await world.start(image), given, contributions)
-                await world.lives.pop().stop()
-
-    play(story)
+    log = await world.start()
+    contributions = [*everybodys(log.ledger), made(log.ledger, STRANGER)]
+    monkeypatch.setattr(os, "fsync", filmed)
+    for one in contributions[:3]:
+        inclusion_promises[one.digest] = await log.inclusion_promise(one)
+    log.clock.now += OPEN_MS  # nobody is told: the round closes at the next event
+    inclusion_promises[contributions[3].digest] = await log.inclusion_promise(contributions[3])
+    await log.round(1)  # which needs no more time: all are in
+    for one in everybodys(log.ledger):
+        inclusion_promises[one.digest] = await log.inclusion_promise(one)
+        contributions.append(one)
+    await log.finish_round()
+    await log.commits.close()
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert sorted(inclusion_promise.round for inclusion_promise in inclusion_promises.values()) == [1, 1, 1, 2, 2, 2, 2]
+    for image, given in images[:: len(images) // 6]:
+        if given:
+            await check_life(await world.start(image), given, contributions)
+            await world.lives.pop().stop()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_around_the_transaction_it_comes_to_the_same_log_and_keeps_a_cohorts_and_its_members_own_promises_by_one_row(
-    play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
+async def test_killed_around_the_transaction_it_comes_to_the_same_log_and_keeps_a_cohorts_and_its_members_own_promises_by_one_row(
+    monkeypatch: pytest.MonkeyPatch, moment: str, world: World
 ) -> None:
-    async def story(world: World) -> None:
-        log = await world.start()
-        images: list[Path] = []
-        store = log.run.log._store
+    log = await world.start()
+    images: list[Path] = []
+    store = log.run.log._store
 
-        def filmed(entries: Sequence[bytes]) -> None:
-            if moment == "after":
-                store(entries)
-            images.append(world.image())
-            if moment == "before":
-                store(entries)
-
-        monkeypatch.setattr(log.run.log, "_store", filmed)
-        contributions = [
-            made(log.ledger, PEERS[1], founder=PEERS[0].public_key),
-            made_together(log.ledger, PEERS[:2]),
-            made(log.ledger, PEERS[2]),
-        ]
-        inclusion_promises = {one.digest: await log.inclusion_promise(one) for one in contributions}
-        await log.finish_round()
-        expected = log.run.log.entries(0, 100)
-        again = await world.start(images[0])
-        assert again.ledger.round == (0 if moment == "before" else 1)
+    def filmed(entries: Sequence[bytes]) -> None:
+        if moment == "after":
+            store(entries)
+        images.append(world.image())
         if moment == "before":
-            assert again.closing.left_ms(again.clock.now) == OPEN_MS  # all of its time once more, for those without an inclusion promise
-            await again.finish_round()
-        assert again.run.log.entries(0, 100) == expected
-        assert opened_head(again.run.log).size == len(expected)
-        table = again.ledger.table_at(1) or ()
-        assert {one.contribution for one in table} == {one.digest for one in contributions[1:]}
-        await check_life(again, inclusion_promises, contributions)
+            store(entries)
 
-    play(story)
+    monkeypatch.setattr(log.run.log, "_store", filmed)
+    contributions = [
+        made(log.ledger, PEERS[1], founder=PEERS[0].public_key),
+        made_together(log.ledger, PEERS[:2]),
+        made(log.ledger, PEERS[2]),
+    ]
+    inclusion_promises = {one.digest: await log.inclusion_promise(one) for one in contributions}
+    await log.finish_round()
+    expected = log.run.log.entries(0, 100)
+    again = await world.start(images[0])
+    assert again.ledger.round == (0 if moment == "before" else 1)
+    if moment == "before":
+        assert again.closing.left_ms(again.clock.now) == OPEN_MS  # all of its time once more, for those without an inclusion promise
+        await again.finish_round()
+    assert again.run.log.entries(0, 100) == expected
+    assert opened_head(again.run.log).size == len(expected)
+    table = again.ledger.table_at(1) or ()
+    assert {one.contribution for one in table} == {one.digest for one in contributions[1:]}
+    await check_life(again, inclusion_promises, contributions)
 
 
-def test_killed_again_and_again_before_a_round_closes_it_keeps_every_inclusion_promise(play: Play) -> None:
-    async def story(world: World) -> None:
-        inclusion_promises: dict[bytes, InclusionPromise] = {}
-        contributions: list[Made] = []
-        for peer in PEERS:
-            log = await world.start(world.image() if world.lives else None)
-            contributions.append(made(log.ledger, peer))
-            inclusion_promises[contributions[-1].digest] = await log.inclusion_promise(contributions[-1])
-            world.directory = log.directory
-        await check_life(log, inclusion_promises, contributions)
-        assert log.ledger.index_at(1) == 3  # all three in one table
-
-    play(story)
+async def test_killed_again_and_again_before_a_round_closes_it_keeps_every_inclusion_promise(world: World) -> None:
+    inclusion_promises: dict[bytes, InclusionPromise] = {}
+    contributions: list[Made] = []
+    for peer in PEERS:
+        log = await world.start(world.image() if world.lives else None)
+        contributions.append(made(log.ledger, peer))
+        inclusion_promises[contributions[-1].digest] = await log.inclusion_promise(contributions[-1])
+        world.directory = log.directory
+    await check_life(log, inclusion_promises, contributions)
+    assert log.ledger.index_at(1) == 3  # all three in one table

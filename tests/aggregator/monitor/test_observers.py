@@ -151,32 +151,29 @@ def test_figures_that_are_no_numbers_leave_what_is_written_readable_and_are_not_
         assert shown_final(read) == (expected if error == 1.0 else None)
 
 
-def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> None:
-    async def story() -> None:
-        network, clock = MemoryNetwork(), ManualClock(1.0)
-        tally = Tally(Timeline(clock), clock)
-        watched = Watched(network.endpoint(LOG), tally)
+async def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> None:
+    network, clock = MemoryNetwork(), ManualClock(1.0)
+    tally = Tally(Timeline(clock), clock)
+    watched = Watched(network.endpoint(LOG), tally)
 
-        async def echo(caller: PublicKey, request: bytes) -> bytes:
-            assert caller == PEER
-            return request * 2
+    async def echo(caller: PublicKey, request: bytes) -> bytes:
+        assert caller == PEER
+        return request * 2
 
-        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
-            raise LedgerError("no")
+    async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
+        raise LedgerError("no")
 
-        await watched.serve("echo", echo)
-        await watched.serve("refuse", refuse)
-        assert {method: calls.calls for method, calls in tally.by_method.items()} == {"echo": 0, "refuse": 0}
-        peer = network.endpoint(PEER)
-        assert await peer.call(LOG, "echo", b"abc", timeout_s=10) == b"abcabc"
-        clock.advance(1)
-        with pytest.raises(Refused):
-            await peer.call(LOG, "refuse", b"x", timeout_s=10)
-        seen = {method: (calls.calls, calls.in_bytes, calls.out_bytes) for method, calls in tally.by_method.items()}
-        assert seen == {"echo": (1, 3, 6), "refuse": (1, 1, 0)}
-        assert tally.heard() == {}
-
-    asyncio.run(story())
+    await watched.serve("echo", echo)
+    await watched.serve("refuse", refuse)
+    assert {method: calls.calls for method, calls in tally.by_method.items()} == {"echo": 0, "refuse": 0}
+    peer = network.endpoint(PEER)
+    assert await peer.call(LOG, "echo", b"abc", timeout_s=10) == b"abcabc"
+    clock.advance(1)
+    with pytest.raises(Refused):
+        await peer.call(LOG, "refuse", b"x", timeout_s=10)
+    seen = {method: (calls.calls, calls.in_bytes, calls.out_bytes) for method, calls in tally.by_method.items()}
+    assert seen == {"echo": (1, 3, 6), "refuse": (1, 1, 0)}
+    assert tally.heard() == {}
 
 
 @pytest.mark.parametrize(
@@ -193,19 +190,16 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
         ("blob", b"", False),
     ],
 )
-def test_heard_of_is_who_hands_in_or_waits_for_commits_and_nobody_else(method: str, request_: bytes, is_heard: bool) -> None:
-    async def story() -> None:
-        network, tally = MemoryNetwork(), Tally(Timeline())
+async def test_heard_of_is_who_hands_in_or_waits_for_commits_and_nobody_else(method: str, request_: bytes, is_heard: bool) -> None:
+    network, tally = MemoryNetwork(), Tally(Timeline())
 
-        async def answer(_caller: PublicKey, _request: bytes) -> bytes:
-            return b"yes"
+    async def answer(_caller: PublicKey, _request: bytes) -> bytes:
+        return b"yes"
 
-        await Watched(network.endpoint(LOG), tally).serve(method, answer)
-        assert await network.endpoint(PEER).call(LOG, method, request_, timeout_s=10) == b"yes"
-        assert tally.by_method[method].calls == 1
-        assert (PEER in tally.heard()) is is_heard
-
-    asyncio.run(story())
+    await Watched(network.endpoint(LOG), tally).serve(method, answer)
+    assert await network.endpoint(PEER).call(LOG, method, request_, timeout_s=10) == b"yes"
+    assert tally.by_method[method].calls == 1
+    assert (PEER in tally.heard()) is is_heard
 
 
 def test_who_waits_for_an_answer_is_heard_of_all_the_time() -> None:

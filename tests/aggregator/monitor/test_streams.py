@@ -1,9 +1,13 @@
 """The event stream: what a client gets, what a slow one misses, and who finds no place. Without a network."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
+
+import pytest
 
 from manta_swarm.aggregator.monitor.streams import Streams
 
@@ -59,14 +63,17 @@ class Client:
                 await self.has_taken.wait()
 
 
-def play(story: Callable[[Streams], Awaitable[None]], limit: int = 10) -> None:
-    async def played() -> None:
-        streams = Streams(limit, lambda: [("now", {"round": 1}), ("head", {"size": 7})])
-        await story(streams)
-        assert not len(streams)
-        assert len(asyncio.all_tasks()) == 1
+@contextlib.asynccontextmanager
+async def told(limit: int = 10) -> AsyncIterator[Streams]:
+    streams = Streams(limit, lambda: [("now", {"round": 1}), ("head", {"size": 7})])
+    yield streams
+    assert not len(streams)
+    assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(played())
+
+@pytest.fixture
+def streams() -> AbstractAsyncContextManager[Streams]:
+    return told()
 
 
 async def ended(*clients: Client) -> None:
@@ -80,82 +87,67 @@ async def gone(*clients: Client) -> None:
     await ended(*clients)
 
 
-def test_a_client_is_greeted_and_told_what_happens() -> None:
-    async def story(streams: Streams) -> None:
-        (client,) = await Client.greeted(streams, 1)
-        assert client.messages[0]["status"] == 200
-        streams.publish("round", {"round": 2})
-        await client.until(lambda: len(client.events) == 3)
-        assert client.events == [("now", {"round": 1}), ("head", {"size": 7}), ("round", {"round": 2})]
-        await gone(client)
-
-    play(story)
+async def test_a_client_is_greeted_and_told_what_happens(streams: Streams) -> None:
+    (client,) = await Client.greeted(streams, 1)
+    assert client.messages[0]["status"] == 200
+    streams.publish("round", {"round": 2})
+    await client.until(lambda: len(client.events) == 3)
+    assert client.events == [("now", {"round": 1}), ("head", {"size": 7}), ("round", {"round": 2})]
+    await gone(client)
 
 
-def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part() -> None:
-    async def story(streams: Streams) -> None:
-        slow, quick = await Client.greeted(streams, 2)
-        slow.may_take.clear()
-        for round_ in range(30):
-            streams.publish("now", {"round": round_, "text": "ä" * 100})
-            streams.publish("round", {"round": round_})
-            await quick.until(lambda round_=round_: ("round", {"round": round_}) in quick.events)  # type: ignore[misc]
-        slow.may_take.set()
-        await slow.until(lambda: ("round", {"round": 29}) in slow.events)
-        assert [data["round"] for kind, data in slow.events if kind == "now"][-1] == 29
-        assert len(slow.events) < 10
-        await gone(slow, quick)
-
-    play(story)
+async def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part(streams: Streams) -> None:
+    slow, quick = await Client.greeted(streams, 2)
+    slow.may_take.clear()
+    for round_ in range(30):
+        streams.publish("now", {"round": round_, "text": "ä" * 100})
+        streams.publish("round", {"round": round_})
+        await quick.until(lambda round_=round_: ("round", {"round": round_}) in quick.events)  # type: ignore[misc]
+    slow.may_take.set()
+    await slow.until(lambda: ("round", {"round": 29}) in slow.events)
+    assert [data["round"] for kind, data in slow.events if kind == "now"][-1] == 29
+    assert len(slow.events) < 10
+    await gone(slow, quick)
 
 
-def test_a_place_is_free_again_once_its_client_has_gone() -> None:
-    async def story(streams: Streams) -> None:
+async def test_a_place_is_free_again_once_its_client_has_gone() -> None:
+    async with told(limit=3) as streams:
         clients = await Client.greeted(streams, 3)
         assert streams.is_full
         await gone(clients[0])
         assert not streams.is_full
         await gone(*clients[1:])
 
-    play(story, limit=3)
 
-
-def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled() -> None:
+async def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled(streams: Streams) -> None:
     """Its end waits for the task that waits for its client's: being cancelled just then is not taken for that task's cancellation."""
+    waits, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
 
-    async def story(streams: Streams) -> None:
-        waits, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
+    async def receive() -> Any:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.set()
+            await may_end.wait()
+            has_ended.set()
 
-        async def receive() -> Any:
-            waits.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ends.set()
-                await may_end.wait()
-                has_ended.set()
-
-        async def send(_: Any) -> None:
-            await waits.wait()
-            streams.close()
-
-        serving = asyncio.create_task(streams.serve({"type": "http"}, receive, send, []))
-        async with asyncio.timeout(30):
-            await ends.wait()
-            serving.cancel()
-            await asyncio.wait((serving,))
-            assert serving.cancelled()
-            may_end.set()
-            await has_ended.wait()
-
-    play(story)
-
-
-def test_all_streams_end_with_the_monitor() -> None:
-    async def story(streams: Streams) -> None:
-        clients = await Client.greeted(streams, 3)
+    async def send(_: Any) -> None:
+        await waits.wait()
         streams.close()
-        await ended(*clients)
-        assert all(client.messages[-1]["more_body"] is False for client in clients)
 
-    play(story)
+    serving = asyncio.create_task(streams.serve({"type": "http"}, receive, send, []))
+    async with asyncio.timeout(30):
+        await ends.wait()
+        serving.cancel()
+        await asyncio.wait((serving,))
+        assert serving.cancelled()
+        may_end.set()
+        await has_ended.wait()
+
+
+async def test_all_streams_end_with_the_monitor(streams: Streams) -> None:
+    clients = await Client.greeted(streams, 3)
+    streams.close()
+    await ended(*clients)
+    assert all(client.messages[-1]["more_body"] is False for client in clients)

@@ -1,7 +1,9 @@
 """What peers bring of audited contributions: who has a place, who loses it, what is forgotten, and what a disk without room does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -139,27 +141,27 @@ class Scene:
         """Return the files of what is on its way."""
         return list(self.directory.rglob("*.part"))
 
+    def kept_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
 
-Story = Callable[[Scene], Awaitable[None]]
 
-
-def play(directory: Path, story: Story, max_bytes: int = 1 << 30) -> None:
-    """Tell a story; afterwards nothing is half written."""
-
+@contextlib.asynccontextmanager
+async def told(directory: Path, max_bytes: int = 1 << 30) -> AsyncIterator[Scene]:
+    """A scene at work; afterwards nothing is half written."""
     scene = Scene(directory, max_bytes)
-
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await scene.start()
-            try:
-                await story(scene)
-            finally:
-                await scene.brought.close()
-
-    asyncio.run(whole())
+    await scene.start()
+    try:
+        yield scene
+    finally:
+        await scene.brought.close()
     assert scene.parts() == []
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    assert scene.brought.num_bytes == sum(path.stat().st_size for path in files)
+    assert scene.brought.num_bytes == scene.kept_bytes()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
+    return told(tmp_path)
 
 
 async def says(call: Awaitable[object], reason: str) -> None:
@@ -168,183 +170,155 @@ async def says(call: Awaitable[object], reason: str) -> None:
     assert reason in f"{caught.value} {caught.value.__cause__}"  # whoever is busy says why to nobody
 
 
-def test_a_key_that_began_a_vector_and_did_not_bring_it_stands_in_no_others_way_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A, B)
-        await scene.audited(header)
-        await scene.page(A, header)
-        await says(scene.page(B, header), "another of its keys brings it")
-        scene.clock.advance(QUIET_S)
-        await scene.page(B, header)  # the other is quiet
-        await says(scene.page(A, header, place=1), "from its beginning")
-        scene.clock.advance(QUIET_S)
-        await scene.page(A, header)  # as B is by now: both have as many
-        await says(scene.page(B, header), "another of its keys brings it")
-        await scene.page(A, header)  # begins anew, once too often
-        await scene.page(B, header)  # needs to wait no more
-        for place in (1, 2):
-            await scene.page(B, header, place=place)
-        assert scene.has(header)
-
-    play(tmp_path, story)
+async def test_a_key_that_began_a_vector_and_did_not_bring_it_stands_in_no_others_way_again(scene: Scene) -> None:
+    header = header_of(A, B)
+    await scene.audited(header)
+    await scene.page(A, header)
+    await says(scene.page(B, header), "another of its keys brings it")
+    scene.clock.advance(QUIET_S)
+    await scene.page(B, header)  # the other is quiet
+    await says(scene.page(A, header, place=1), "from its beginning")
+    scene.clock.advance(QUIET_S)
+    await scene.page(A, header)  # as B is by now: both have as many
+    await says(scene.page(B, header), "another of its keys brings it")
+    await scene.page(A, header)  # begins anew, once too often
+    await scene.page(B, header)  # needs to wait no more
+    for place in (1, 2):
+        await scene.page(B, header, place=place)
+    assert scene.has(header)
 
 
-def test_a_key_that_lies_about_a_vector_loses_its_place_to_the_others(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A, B)
-        await scene.audited(header)
-        for _ in range(2):
-            for place in range(2):
-                await scene.page(A, header, place=place)
-            await says(scene.page(A, header, place=2, data=bytes(VECTOR_BYTES - 2 * PAGE_BYTES)), "another vector")
-        await scene.page(A, header)
-        await scene.bring(B, header)
-        assert scene.has(header)
-        assert scene.faults.by_key()[A.public_key] == {"malformed": 2}
-
-    play(tmp_path, story)
+async def test_a_key_that_lies_about_a_vector_loses_its_place_to_the_others(scene: Scene) -> None:
+    header = header_of(A, B)
+    await scene.audited(header)
+    for _ in range(2):
+        for place in range(2):
+            await scene.page(A, header, place=place)
+        await says(scene.page(A, header, place=2, data=bytes(VECTOR_BYTES - 2 * PAGE_BYTES)), "another vector")
+    await scene.page(A, header)
+    await scene.bring(B, header)
+    assert scene.has(header)
+    assert scene.faults.by_key()[A.public_key] == {"malformed": 2}
 
 
-def test_who_brings_it_too_slowly_makes_room_where_another_waits(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A, B, steps=2)
-        await scene.audited(header)
-        for number in range(2):
-            await scene.page(A, header, number)
-        scene.clock.advance(QUIET_S - 1)
-        await scene.page(A, header, 0, 1)  # two pages within two minutes
-        scene.clock.advance(QUIET_S - 1)
-        assert 2 * PAGE_BYTES < 2 * (QUIET_S - 1) * LEAST_RATE
-        await scene.page(B, header)
-        await says(scene.page(A, header, 0, 2), "from its beginning")
-
-    play(tmp_path, story)
+async def test_who_brings_it_too_slowly_makes_room_where_another_waits(scene: Scene) -> None:
+    header = header_of(A, B, steps=2)
+    await scene.audited(header)
+    for number in range(2):
+        await scene.page(A, header, number)
+    scene.clock.advance(QUIET_S - 1)
+    await scene.page(A, header, 0, 1)  # two pages within two minutes
+    scene.clock.advance(QUIET_S - 1)
+    assert 2 * PAGE_BYTES < 2 * (QUIET_S - 1) * LEAST_RATE
+    await scene.page(B, header)
+    await says(scene.page(A, header, 0, 2), "from its beginning")
 
 
-def test_all_places_are_not_one_keys_and_go_to_others_where_they_are_held_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_all_places_are_not_one_keys_and_go_to_others_where_they_are_held_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
     monkeypatch.setattr(brought, "MAX_COMING", 4)
     monkeypatch.setattr(brought, "MAX_OF_ONE", 2)
-
-    async def story(scene: Scene) -> None:
-        header, others = header_of(A, B, steps=6), header_of(D)
-        await scene.audited(header, others)
-        for member, first in ((A, 0), (B, 3)):
-            for number in (first, first + 1):
-                await scene.page(member, header, number)
-            await says(scene.page(member, header, first + 2), "this key brings others")
-        await says(scene.page(D, others), "others bring their vectors")
-        assert len(scene.parts()) == 4
-        scene.clock.advance(QUIET_S - 1)
-        for member, first in ((A, 0), (B, 3)):
-            await scene.page(member, header, first, 1)
-        scene.clock.advance(2)
-        await scene.bring(D, others)
-        assert scene.has(others)
-
-    play(tmp_path, story)
+    header, others = header_of(A, B, steps=6), header_of(D)
+    await scene.audited(header, others)
+    for member, first in ((A, 0), (B, 3)):
+        for number in (first, first + 1):
+            await scene.page(member, header, number)
+        await says(scene.page(member, header, first + 2), "this key brings others")
+    await says(scene.page(D, others), "others bring their vectors")
+    assert len(scene.parts()) == 4
+    scene.clock.advance(QUIET_S - 1)
+    for member, first in ((A, 0), (B, 3)):
+        await scene.page(member, header, first, 1)
+    scene.clock.advance(2)
+    await scene.bring(D, others)
+    assert scene.has(others)
 
 
-def test_of_two_calls_with_one_page_one_is_told_to_come_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A, B)
-        await scene.audited(header)
-        for place in range(3):
-            calls = [scene.page(A, header, place=place) for _ in range(3)] + [scene.page(B, header, place=place)]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert answers.count(b"") == 1
-            assert all(isinstance(answer, bytes | Refused | Unreachable) for answer in answers)
-        assert scene.has(header)
-        assert scene.brought.num_bytes == VECTOR_BYTES
-
-    play(tmp_path, story)
+async def test_of_two_calls_with_one_page_one_is_told_to_come_again(scene: Scene) -> None:
+    header = header_of(A, B)
+    await scene.audited(header)
+    for place in range(3):
+        calls = [scene.page(A, header, place=place) for _ in range(3)] + [scene.page(B, header, place=place)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert answers.count(b"") == 1
+        assert all(isinstance(answer, bytes | Refused | Unreachable) for answer in answers)
+    assert scene.has(header)
+    assert scene.brought.num_bytes == VECTOR_BYTES
 
 
-def test_who_hangs_up_leaves_no_page_half_written(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        await scene.audited(header)
-        handler = scene.endpoint.handlers[BRING]
-        data = vector(0).tobytes()
-        for place in range(3):
-            first = place * PAGE_BYTES
-            page = Page(header.contribution.digest, digest_of(0), first, data[first : first + PAGE_BYTES])
-            calling = asyncio.ensure_future(handler(PublicKey(A.public_key), pack(page)))
+async def test_who_hangs_up_leaves_no_page_half_written(scene: Scene) -> None:
+    header = header_of(A)
+    await scene.audited(header)
+    handler = scene.endpoint.handlers[BRING]
+    data = vector(0).tobytes()
+    for place in range(3):
+        first = place * PAGE_BYTES
+        page = Page(header.contribution.digest, digest_of(0), first, data[first : first + PAGE_BYTES])
+        calling = asyncio.ensure_future(handler(PublicKey(A.public_key), pack(page)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the first page waits for what the log says
+        if place == 0:
+            await scene.brought.lacking(scene.reputation.audits[header.contribution.digest])
             await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the first page waits for what the log says
-            if place == 0:
-                await scene.brought.lacking(scene.reputation.audits[header.contribution.digest])
-                await asyncio.sleep(0)
-            calling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await calling
-            await asyncio.wait(scene.brought._working)
-        assert scene.has(header)
-
-    play(tmp_path, story)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await asyncio.wait(scene.brought._working)
+    assert scene.has(header)
 
 
-def test_a_vector_whose_audit_ends_while_it_comes_leaves_nothing(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        await scene.audited(header)
-        for place in range(2):
-            await scene.page(A, header, place=place)
-        while scene.reputation.audits:
-            await scene.turn()
-        await says(scene.page(A, header, place=2), "not audited, or not any more")
-        kept = scene.brought
-        assert not any((kept._opened, kept._vectors, kept._failed, kept._broken))
-        scene.clock.advance(QUIET_S)
-        other = header_of(B)
-        await scene.audited(other)
-        await scene.bring(B, other)  # makes room
-        assert not kept._coming
-
-    play(tmp_path, story)
-
-
-def test_what_is_old_goes_and_what_is_forgotten_is_read_again(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        round_ = await scene.audited(header)
-        await scene.bring(A, header)
-        assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
-        assert scene.read == [header.contribution.digest]
-        await scene.brought.close()
-        await scene.start()
-        assert (await scene.wanted(A, header, round_)).fate == Fate.HELD  # it is on the disk
-        scene.brought.need(header.contribution.digest, 0)
-        assert (await scene.wanted(A, header, round_)).vectors == (digest_of(100),)
-        await scene.bring(A, header, 100)
-        assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
-        while scene.reputation.audits:
-            await scene.turn()
-        assert (await scene.wanted(A, header, round_)).fate == Fate.NOTHING
+async def test_a_vector_whose_audit_ends_while_it_comes_leaves_nothing(scene: Scene) -> None:
+    header = header_of(A)
+    await scene.audited(header)
+    for place in range(2):
+        await scene.page(A, header, place=place)
+    while scene.reputation.audits:
         await scene.turn()
-        assert scene.brought.num_bytes == 0
-        assert not scene.brought._here
-        assert list((tmp_path / "brought").iterdir()) == []
-
-    play(tmp_path, story)
-
-
-def test_once_the_run_is_settled_all_of_it_goes(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        await scene.audited(header)
-        await scene.bring(A, header)
-        scene.reputation.settle([])
-        await scene.brought.committed()
-        assert scene.brought.num_bytes == 0
-        await says(scene.page(A, header), "not any more")
-
-    play(tmp_path, story)
+    await says(scene.page(A, header, place=2), "not audited, or not any more")
+    kept = scene.brought
+    assert not any((kept._opened, kept._vectors, kept._failed, kept._broken))
+    scene.clock.advance(QUIET_S)
+    other = header_of(B)
+    await scene.audited(other)
+    await scene.bring(B, other)  # makes room
+    assert not kept._coming
 
 
-def test_nothing_of_it_goes_for_want_of_room_and_who_finds_none_is_not_to_blame(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_what_is_old_goes_and_what_is_forgotten_is_read_again(tmp_path: Path, scene: Scene) -> None:
+    header = header_of(A)
+    round_ = await scene.audited(header)
+    await scene.bring(A, header)
+    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
+    assert scene.read == [header.contribution.digest]
+    await scene.brought.close()
+    await scene.start()
+    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD  # it is on the disk
+    scene.brought.need(header.contribution.digest, 0)
+    assert (await scene.wanted(A, header, round_)).vectors == (digest_of(100),)
+    await scene.bring(A, header, 100)
+    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
+    while scene.reputation.audits:
+        await scene.turn()
+    assert (await scene.wanted(A, header, round_)).fate == Fate.NOTHING
+    await scene.turn()
+    assert scene.brought.num_bytes == 0
+    assert not scene.brought._here
+    assert list((tmp_path / "brought").iterdir()) == []
+
+
+async def test_once_the_run_is_settled_all_of_it_goes(scene: Scene) -> None:
+    header = header_of(A)
+    await scene.audited(header)
+    await scene.bring(A, header)
+    scene.reputation.settle([])
+    await scene.brought.committed()
+    assert scene.brought.num_bytes == 0
+    await says(scene.page(A, header), "not any more")
+
+
+async def test_nothing_of_it_goes_for_want_of_room_and_who_finds_none_is_not_to_blame(tmp_path: Path) -> None:
+    async with told(tmp_path, max_bytes=2 * VECTOR_BYTES - 1) as scene:
         first, second = header_of(A), header_of(B, C)
         await scene.audited(first)
         await scene.bring(A, first)
@@ -361,39 +335,31 @@ def test_nothing_of_it_goes_for_want_of_room_and_who_finds_none_is_not_to_blame(
         assert not (tmp_path / "brought" / f"{round_:08d}").exists()
         assert not scene.faults.by_key()
 
-    play(tmp_path, story, max_bytes=2 * VECTOR_BYTES - 1)
+
+async def test_a_disk_that_takes_nothing_more_is_nobodys_fault_and_the_log_goes_on(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
+    header = header_of(A)
+    await scene.audited(header)
+    await scene.page(A, header)
+
+    def full(_part: VectorPart, _data: bytes) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(VectorPart, "write", full)
+    await says(scene.page(A, header, place=1), "no room")
+    monkeypatch.undo()
+    assert scene.brought.lacks_room(header.contribution.digest)
+    assert not scene.faults.by_key()
+    await scene.bring(A, header)
+    assert scene.has(header)
 
 
-def test_a_disk_that_takes_nothing_more_is_nobodys_fault_and_the_log_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        await scene.audited(header)
-        await scene.page(A, header)
-
-        def full(_part: VectorPart, _data: bytes) -> None:
-            raise StorageError("no space left on device")
-
-        monkeypatch.setattr(VectorPart, "write", full)
-        await says(scene.page(A, header, place=1), "no room")
-        monkeypatch.undo()
-        assert scene.brought.lacks_room(header.contribution.digest)
-        assert not scene.faults.by_key()
-        await scene.bring(A, header)
-        assert scene.has(header)
-
-    play(tmp_path, story)
-
-
-def test_a_stranger_makes_nobody_read_the_log(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        header = header_of(A)
-        round_ = await scene.audited(header)
-        await says(scene.wanted(B, header, round_), "another's contribution")
-        await says(scene.page(B, header), "another's contribution")
-        assert scene.read == []
-        assert (await scene.wanted(B, header, round_ + 5)).fate == Fate.LATER
-        unknown = replace(header, contribution=Signed(Contribution, header.contribution.payload, bytes(64)))
-        assert (await scene.wanted(B, unknown, round_)).fate == Fate.NOTHING
-        assert Digest(header.contribution.digest) in scene.reputation.audits
-
-    play(tmp_path, story)
+async def test_a_stranger_makes_nobody_read_the_log(scene: Scene) -> None:
+    header = header_of(A)
+    round_ = await scene.audited(header)
+    await says(scene.wanted(B, header, round_), "another's contribution")
+    await says(scene.page(B, header), "another's contribution")
+    assert scene.read == []
+    assert (await scene.wanted(B, header, round_ + 5)).fate == Fate.LATER
+    unknown = replace(header, contribution=Signed(Contribution, header.contribution.payload, bytes(64)))
+    assert (await scene.wanted(B, unknown, round_)).fate == Fate.NOTHING
+    assert Digest(header.contribution.digest) in scene.reputation.audits

@@ -67,108 +67,88 @@ async def answer(caller: PublicKey, request: bytes) -> bytes:
     return b"taken"
 
 
-def test_what_is_passed_on_to_a_leader_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
-    async def story() -> None:
-        scene = Scene()
-        follower, leader, following = [await scene.switch_of(key) for key in (FOLLOWER, LEADER, NEXT)]
-        call = await scene.brought_to_one_that_stands_still(leader)
-        await following.serve("header", answer)
-        scene.leader = NEXT
-        follower.another_writes()
-        assert await call == b"taken"
-
-    asyncio.run(story())
+async def test_what_is_passed_on_to_a_leader_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
+    scene = Scene()
+    follower, leader, following = [await scene.switch_of(key) for key in (FOLLOWER, LEADER, NEXT)]
+    call = await scene.brought_to_one_that_stands_still(leader)
+    await following.serve("header", answer)
+    scene.leader = NEXT
+    follower.another_writes()
+    assert await call == b"taken"
 
 
-def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
-    async def story() -> None:
-        scene = Scene()
-        follower = await scene.switch_of(FOLLOWER)
-        scene.network.lost = lambda _sender, receiver, _method: receiver == LEADER
-        call = scene.bring()  # to a leader that is dead
-        scene.leader = None
-        second = scene.bring()
-        await asyncio.sleep(0)
-        assert not call.done()
-        await follower.serve("header", answer)  # it writes itself now
-        assert await call == await second == b"taken"
+async def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
+    scene = Scene()
+    follower = await scene.switch_of(FOLLOWER)
+    scene.network.lost = lambda _sender, receiver, _method: receiver == LEADER
+    call = scene.bring()  # to a leader that is dead
+    scene.leader = None
+    second = scene.bring()
+    await asyncio.sleep(0)
+    assert not call.done()
+    await follower.serve("header", answer)  # it writes itself now
+    assert await call == await second == b"taken"
 
-        async def deposed(_caller: PublicKey, _request: bytes) -> bytes:
-            raise Busy("this operator does not write any more")
+    async def deposed(_caller: PublicKey, _request: bytes) -> bytes:
+        raise Busy("this operator does not write any more")
 
-        await follower.serve("header", deposed)
-        third = scene.bring()
-        following = await scene.switch_of(NEXT)
-        await following.serve("header", answer)
-        follower.forget()
-        scene.leader = NEXT
-        follower.another_writes()
-        assert await third == b"taken"
-
-    asyncio.run(story())
+    await follower.serve("header", deposed)
+    third = scene.bring()
+    following = await scene.switch_of(NEXT)
+    await following.serve("header", answer)
+    follower.forget()
+    scene.leader = NEXT
+    follower.another_writes()
+    assert await third == b"taken"
 
 
-def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
-
-    async def story() -> None:
-        scene = Scene()
-        scene.leader = None
-        await scene.switch_of(FOLLOWER)
-        with pytest.raises(Unreachable, match="busy"):
-            await scene.bring()
-
-    asyncio.run(story())
+    scene = Scene()
+    scene.leader = None
+    await scene.switch_of(FOLLOWER)
+    with pytest.raises(Unreachable, match="busy"):
+        await scene.bring()
 
 
-def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
-    async def story() -> None:
-        scene = Scene()
-        scene.leader = None
-        await scene.switch_of(FOLLOWER)
-        call = scene.bring()
-        await asyncio.sleep(0)
-        assert not call.done()
-        scene.is_cut_off = True
-        with pytest.raises(Refused, match=r"^ask another operator: no operator"):
-            await call
-
-    asyncio.run(story())
+async def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
+    scene = Scene()
+    scene.leader = None
+    await scene.switch_of(FOLLOWER)
+    call = scene.bring()
+    await asyncio.sleep(0)
+    assert not call.done()
+    scene.is_cut_off = True
+    with pytest.raises(Refused, match=r"^ask another operator: no operator"):
+        await call
 
 
 @pytest.mark.parametrize(
     ("is_cut_off", "error", "words"), [(True, Refused, "^ask another operator: the operator that"), (False, Unreachable, "busy")]
 )
-def test_what_is_on_its_way_to_a_leader_that_is_not_heard_any_more_is_not_waited_for(
+async def test_what_is_on_its_way_to_a_leader_that_is_not_heard_any_more_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
     monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
-
-    async def story() -> None:
-        scene = Scene()
-        _, leader = [await scene.switch_of(key) for key in (FOLLOWER, LEADER)]
-        call = await scene.brought_to_one_that_stands_still(leader)
-        scene.is_cut_off = is_cut_off
-        scene.leader = LEADER if is_cut_off else None
-        async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
-            with pytest.raises(error, match=words):
-                await call
-
-    asyncio.run(story())
+    scene = Scene()
+    _, leader = [await scene.switch_of(key) for key in (FOLLOWER, LEADER)]
+    call = await scene.brought_to_one_that_stands_still(leader)
+    scene.is_cut_off = is_cut_off
+    scene.leader = LEADER if is_cut_off else None
+    async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
+        with pytest.raises(error, match=words):
+            await call
 
 
-def test_what_the_leader_refuses_is_refused_at_once() -> None:
-    async def story() -> None:
-        scene = Scene()
-        await scene.switch_of(FOLLOWER)
-        leader = await scene.switch_of(LEADER)
+async def test_what_the_leader_refuses_is_refused_at_once() -> None:
+    scene = Scene()
+    await scene.switch_of(FOLLOWER)
+    leader = await scene.switch_of(LEADER)
 
-        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
-            raise NotTaken("too many")
+    async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
+        raise NotTaken("too many")
 
-        await leader.serve("header", refuse)
-        with pytest.raises(Refused, match="too many"):
-            await scene.bring()
-
-    asyncio.run(story())
+    await leader.serve("header", refuse)
+    with pytest.raises(Refused, match="too many"):
+        await scene.bring()

@@ -1,7 +1,8 @@
 """What a log takes of witnesses, what it refuses, and what it shows of it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,20 +59,23 @@ class Scene:
         await bring_cosignature(self.client(witness), size, self.cosignature(witness, size=size))
 
 
-def play(directory: Path, story: Callable[[Scene], Awaitable[None]], named: tuple[PublicKey, ...] = ()) -> None:
-    async def whole() -> None:
-        with create(directory, SIGNED) as log:
-            grow(log, 2)
-            scene = Scene(directory, log, named)
-            await scene.service.serve()
-            await scene.heads.start()
-            await story(scene)
-
-    asyncio.run(whole())
+@contextlib.asynccontextmanager
+async def told(directory: Path, named: tuple[PublicKey, ...] = ()) -> AsyncIterator[Scene]:
+    with create(directory, SIGNED) as log:
+        grow(log, 2)
+        scene = Scene(directory, log, named)
+        await scene.service.serve()
+        await scene.heads.start()
+        yield scene
 
 
-def test_cosignatures_stand_with_the_head_and_survive_a_restart(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+@pytest.fixture
+def scene(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
+    return told(tmp_path)
+
+
+async def test_cosignatures_stand_with_the_head_and_survive_a_restart(tmp_path: Path) -> None:
+    async with told(tmp_path) as scene:
         for witness in WITNESSES[:2]:
             await scene.bring(witness)
         note = checkpoint(scene.log.tree_head, scene.service.witnessed)
@@ -84,51 +88,39 @@ def test_cosignatures_stand_with_the_head_and_survive_a_restart(tmp_path: Path) 
         await scene.bring(WITNESSES[2], size=2 * ENTRIES)  # a head of before: it was on its way
         assert len(cosignatures_of(newest_witnessed(scene.service.witnessed) or "")) == 3
         assert sorted(each.note for each in StoredLog(tmp_path).witnessed()) == sorted(each.note for each in scene.service.witnessed)
-
-    play(tmp_path, story)
-
-    async def again() -> None:
-        with reopen(tmp_path) as log:
-            assert len(Scene(tmp_path, log).service.witnessed) == 3
-            (tmp_path / WITNESSED).write_bytes(b"nothing")
-            assert Scene(tmp_path, log).service.witnessed == []
-            assert StoredLog(tmp_path).witnessed() == []
-
-    asyncio.run(again())
+    with reopen(tmp_path) as log:
+        assert len(Scene(tmp_path, log).service.witnessed) == 3
+        (tmp_path / WITNESSED).write_bytes(b"nothing")
+        assert Scene(tmp_path, log).service.witnessed == []
+        assert StoredLog(tmp_path).witnessed() == []
 
 
-def test_what_is_no_cosignature_of_this_logs_head_is_refused(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        own, size = scene.cosignature(), scene.log.head.size
-        wrong = [
-            (size, replace(own, signature=bytes(64))),
-            (size, replace(own, time_s=own.time_s + 1)),
-            (size, scene.cosignature(WITNESSES[1])),  # another's
-            (size, scene.cosignature(size=ENTRIES)),
-            (ENTRIES, own),
-            (size + 1, own),
-            (size, scene.cosignature(time_s=NOW_S + MAX_CLOCK_S + 1)),
-            (size, scene.cosignature(time_s=NOW_S - 86_400)),
-        ]
-        for brought_size, cosignature in wrong:
-            with pytest.raises(Refused):
-                await bring_cosignature(scene.client(), brought_size, cosignature)
+async def test_what_is_no_cosignature_of_this_logs_head_is_refused(scene: Scene) -> None:
+    own, size = scene.cosignature(), scene.log.head.size
+    wrong = [
+        (size, replace(own, signature=bytes(64))),
+        (size, replace(own, time_s=own.time_s + 1)),
+        (size, scene.cosignature(WITNESSES[1])),  # another's
+        (size, scene.cosignature(size=ENTRIES)),
+        (ENTRIES, own),
+        (size + 1, own),
+        (size, scene.cosignature(time_s=NOW_S + MAX_CLOCK_S + 1)),
+        (size, scene.cosignature(time_s=NOW_S - 86_400)),
+    ]
+    for brought_size, cosignature in wrong:
         with pytest.raises(Refused):
-            await scene.network.endpoint(WITNESSES[0].public_key).call(
-                PublicKey(OPERATOR.public_key), "cosigned", b"\x80" * 5000, timeout_s=30
-            )
-        assert scene.service.witnessed == []
-        await scene.bring()
-        await bring_cosignature(scene.client(), ENTRIES, scene.cosignature(size=ENTRIES))  # older: what is newer stays
-        assert [each.head.size for each in scene.service.witnessed] == [size]
-
-    play(tmp_path, story)
+            await bring_cosignature(scene.client(), brought_size, cosignature)
+    with pytest.raises(Refused):
+        await scene.network.endpoint(WITNESSES[0].public_key).call(PublicKey(OPERATOR.public_key), "cosigned", b"\x80" * 5000, timeout_s=30)
+    assert scene.service.witnessed == []
+    await scene.bring()
+    await bring_cosignature(scene.client(), ENTRIES, scene.cosignature(size=ENTRIES))  # older: what is newer stays
+    assert [each.head.size for each in scene.service.witnessed] == [size]
 
 
-def test_places_are_few_and_those_of_the_named_are_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_places_are_few_and_those_of_the_named_are_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cosigning, "MAX_COSIGNATURES", 2)
-
-    async def story(scene: Scene) -> None:
+    async with told(tmp_path, named=(WITNESSES[3].public_key,)) as scene:
         await scene.bring(WITNESSES[0])
         await scene.bring(WITNESSES[1])
         with pytest.raises(Refused, match="so many"):
@@ -139,17 +131,12 @@ def test_places_are_few_and_those_of_the_named_are_theirs(tmp_path: Path, monkey
         await scene.bring(WITNESSES[2])  # one that is silent for long makes room, too
         assert {each.cosignature.key for each in scene.service.witnessed} == {WITNESSES[2].public_key, WITNESSES[3].public_key}
 
-    play(tmp_path, story, named=(WITNESSES[3].public_key,))
 
-
-def test_the_log_proves_that_any_of_its_heads_goes_on_from_any_before(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        newest = opened_head(scene.log)
-        for old in range(newest.size + 1):
-            before = scene.log.head_of(old)
-            proof = await ask_consistency(scene.client(), old, newest.size)
-            verify_consistency(old, newest.size, proof, before.root, newest.root)
-        with pytest.raises(Refused, match="no proof"):
-            await ask_consistency(scene.client(), 1, newest.size + 1)
-
-    play(tmp_path, story)
+async def test_the_log_proves_that_any_of_its_heads_goes_on_from_any_before(scene: Scene) -> None:
+    newest = opened_head(scene.log)
+    for old in range(newest.size + 1):
+        before = scene.log.head_of(old)
+        proof = await ask_consistency(scene.client(), old, newest.size)
+        verify_consistency(old, newest.size, proof, before.root, newest.root)
+    with pytest.raises(Refused, match="no proof"):
+        await ask_consistency(scene.client(), 1, newest.size + 1)
