@@ -276,16 +276,17 @@ def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: P
 def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on_beside_which_no_other_one_does(
     home: Home, run_file: Path, directory: Path
 ) -> None:
-    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    command = ("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, "--no-monitor")
+    process = home.start(*command)
     wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
     manifest = (directory / MANIFEST).read_bytes()
-    process = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    process = home.start(*command)
     wait_for_line(process, "volunteers join with:")
     wait_for((directory / "status.json").exists, "it has written where it stands")
     (address,) = json.loads((directory / "status.json").read_text())["addresses"]
     assert address.startswith((directory / "listen").read_text())  # where the next start listens
-    another = home.start("manta_swarm.aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    another = home.start(*command)
     output, errors = another.communicate(timeout=DEADLINE_S)
     assert_refused(Ended(another.returncode, output, errors), str(directory), "another", "--dir")
     assert process.poll() is None  # and the first one has not noticed
