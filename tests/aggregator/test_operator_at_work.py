@@ -1,11 +1,13 @@
 """The operator's program from its start to its end, with an in-memory node in the place of the real one."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -122,33 +124,33 @@ class Program:
                 await asyncio.sleep(0.02)
 
 
-def run(
-    directory: Path,
-    patch: pytest.MonkeyPatch,
-    story: Callable[[Program], Awaitable[None]],
-    config: RunConfig = FAST,
-    data_root: Path | None = None,
-) -> None:
-    async def play() -> None:
-        program = Program(directory, patch, config, data_root)
-        try:
-            await program.says("volunteers join with:")
-            await until(lambda: "header" in program.node.handlers)  # before that nothing is taken
-            await story(program)
-        finally:
-            program.running.cancel()
-            await asyncio.wait({program.running})
-        assert program.node.is_closed
-        assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()  # no task is left but this
-        ours = {"checks", "bodies", "log", "rounds", "snapshots"}
-        assert not [thread for thread in threading.enumerate() if thread.name.split("_")[0] in ours]
-
-    asyncio.run(play())
+@contextlib.asynccontextmanager
+async def started(
+    directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = FAST, data_root: Path | None = None
+) -> AsyncIterator[Program]:
+    """An operator's program that takes what is handed in; it leaves no task and no thread."""
+    program = Program(directory, patch, config, data_root)
+    try:
+        await program.says("volunteers join with:")
+        await until(lambda: "header" in program.node.handlers)  # before that nothing is taken
+        yield program
+    finally:
+        program.running.cancel()
+        await asyncio.wait({program.running})
+    assert program.node.is_closed
+    assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()  # no task is left but this
+    ours = {"checks", "bodies", "log", "rounds", "snapshots"}
+    assert not [thread for thread in threading.enumerate() if thread.name.split("_")[0] in ours]
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "aggregator"
+
+
+@pytest.fixture
+def program(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[Program]:
+    return started(directory, monkeypatch)
 
 
 async def ended_by_hand(program: Program) -> None:
@@ -157,38 +159,34 @@ async def ended_by_hand(program: Program) -> None:
         await program.running
 
 
-def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(program: Program) -> None:
-        key = program.node.key
-        signed = await fetch_manifest(program.network.endpoint(PEERS[0].public_key), key)
-        assert signed == program.context.opened.signed
-        assert program.lines[0] == f"run real id {signed.run.hex()}"
-        assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
-        assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
-        await program.shows(round=0, addresses=(ADDRESS,))
-        with pytest.raises(Refused):
-            await program.network.endpoint(PEERS[0].public_key).call(key, "header", b"\x9b", timeout_s=5)
-        for _ in range(2):
-            contributions = await program.a_round()
-        ledger = program.context.log.ledger
-        status = await program.shows(round=2)
-        assert (status.round, status.state, status.ledger_size) == (2, ledger.state.hex(), 8)
-        assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {"malformed": 1})
-        assert list(status.refused_of.values()) == [{"malformed": 1}]
-        assert isinstance(open_entry(program.context.log.entry(3)), Round)
-        await ended_by_hand(program)
-        assert program.lines[-1] == "stopped at round 2; start again with the same run file and --dir to go on"
-        found = verify_directory(directory)
-        assert (found.rounds, set(found.credits)) == (2, {one.peer.public_key for one in contributions})
-
-    run(directory, monkeypatch, story)
+async def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, program: Program) -> None:
+    key = program.node.key
+    signed = await fetch_manifest(program.network.endpoint(PEERS[0].public_key), key)
+    assert signed == program.context.opened.signed
+    assert program.lines[0] == f"run real id {signed.run.hex()}"
+    assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
+    assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
+    await program.shows(round=0, addresses=(ADDRESS,))
+    with pytest.raises(Refused):
+        await program.network.endpoint(PEERS[0].public_key).call(key, "header", b"\x9b", timeout_s=5)
+    for _ in range(2):
+        contributions = await program.a_round()
+    ledger = program.context.log.ledger
+    status = await program.shows(round=2)
+    assert (status.round, status.state, status.ledger_size) == (2, ledger.state.hex(), 8)
+    assert (status.counted, status.open_ms, status.refused) == (3 * 4 * 32, ledger.open_ms, {"malformed": 1})
+    assert list(status.refused_of.values()) == [{"malformed": 1}]
+    assert isinstance(open_entry(program.context.log.entry(3)), Round)
+    await ended_by_hand(program)
+    assert program.lines[-1] == "stopped at round 2; start again with the same run file and --dir to go on"
+    found = verify_directory(directory)
+    assert (found.rounds, set(found.credits)) == (2, {one.peer.public_key for one in contributions})
 
 
-def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
     plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 1})})
-
-    async def story(program: Program) -> None:
+    async with started(directory, monkeypatch, plain) as program:
         assert program.operator.session is not None
         assert not program.operator.session.features
         contributions = await program.a_round()
@@ -199,70 +197,57 @@ def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path
         found = verify_directory(directory)
         assert (found.rounds, set(found.credits)) == (1, {one.peer.public_key for one in contributions})
 
-    run(directory, monkeypatch, story, plain)
 
-
-def test_a_second_start_goes_on_and_keeps_the_inclusion_promises_of_the_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inclusion_promises: list[tuple[Made, int]] = []
-
-    async def first(program: Program) -> None:
+async def test_a_second_start_goes_on_and_keeps_the_inclusion_promises_of_the_first(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(directory, monkeypatch) as program:
         await program.a_round()
         ledger = program.context.log.ledger
         one = everybodys(ledger)[0]
         client = LogClient(program.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
         handed = await client.hand_in(one.header, one.groups)
-        inclusion_promises.append((one, handed.round))
         await ended_by_hand(program)
-
-    async def second(program: Program) -> None:
-        (one, round_) = inclusion_promises[0]
-        await program.says(f"round committed round={round_}")
-        table = program.context.log.ledger.table_at(round_)
+    async with started(directory, monkeypatch) as program:
+        await program.says(f"round committed round={handed.round}")
+        table = program.context.log.ledger.table_at(handed.round)
         assert table is not None
         assert one.digest in [listed.contribution for listed in table]
         await ended_by_hand(program)
 
-    for story in (first, second):
-        run(directory, monkeypatch, story)
+
+async def test_a_disk_that_refuses_ends_it_with_what_to_do(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("no room; make some, then start again")
+
+    monkeypatch.setattr(Bodies, "append", refuse)
+    handing_in = asyncio.create_task(program.a_round())
+    with pytest.raises(StorageError, match="no room; make some"):
+        async with asyncio.timeout(60):
+            await program.running
+    handing_in.cancel()
+    await asyncio.wait({handing_in})
 
 
-def test_a_disk_that_refuses_ends_it_with_what_to_do(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(program: Program) -> None:
-        def refuse(*_: object) -> None:
-            raise StorageError("no room; make some, then start again")
-
-        monkeypatch.setattr(Bodies, "append", refuse)
-        handing_in = asyncio.create_task(program.a_round())
-        with pytest.raises(StorageError, match="no room; make some"):
-            async with asyncio.timeout(60):
-                await program.running
-        handing_in.cancel()
-        await asyncio.wait({handing_in})
-
-    run(directory, monkeypatch, story)
-
-
-def test_a_status_that_cannot_be_written_is_no_reason_to_stop(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_status_that_cannot_be_written_is_no_reason_to_stop(
+    directory: Path, caplog: pytest.LogCaptureFixture, program: Program
 ) -> None:
-    async def story(program: Program) -> None:
-        (directory / "status.json.part").mkdir()
-        await program.a_round()
-        await ended_by_hand(program)
-        assert "status not written" in caplog.text
-
-    run(directory, monkeypatch, story)
+    (directory / "status.json.part").mkdir()
+    await program.a_round()
+    await ended_by_hand(program)
+    assert "status not written" in caplog.text
 
 
-def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
         write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
     shards = shard_images(tmp_path / "own", tmp_path / "few", lambda _done, _total: None)
     (tmp_path / "few" / shard_name(len(shards.shards) - 1)).unlink()
     sections = {"run": {"rounds": 2}, "data": {"dataset": "shards-few"}, "follower": {"evaluate_every": 1}}
     config = FAST.model_copy(update={name: getattr(FAST, name).model_copy(update=changes) for name, changes in sections.items()})
-
-    async def story(program: Program) -> None:
+    async with started(directory, monkeypatch, config, tmp_path) as program:
         await program.a_round()
         await program.says("not evaluated round=1: the shard")
         await program.a_round(num_peers=1)  # of the last round who is slower than it would be refused
@@ -270,50 +255,37 @@ def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(directory: Path
         await program.says("run finished")
         await program.shows(finished=True, quality=None)
 
-    run(directory, monkeypatch, story, config, tmp_path)
 
-
-def test_a_daemon_that_ends_ends_it_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(program: Program) -> None:
-        program.node.ends.set_exception(OwnFault("the daemon has ended"))
-        with pytest.raises(OwnFault, match="the daemon has ended"):
-            await program.running
-
-    run(directory, monkeypatch, story)
-
-
-def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_peers(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story(program: Program) -> None:
-        ledger = program.context.log.ledger
-        made, other = everybodys(ledger)[:2]
-        peer = program.network.endpoint(made.peer.public_key)
-        shutdown_notices = ShutdownNotices([program.node.key], ledger.run)
-        await shutdown_notices.start(peer)
-        program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
-        client = LogClient(peer, ledger.manifest, ledger.run)
-        assert (await client.hand_in(made.header, made.groups)).inclusion_promise is not None
-        reason = "the lab moves"
-        assert await asyncio.to_thread(tell_to_stop, directory, is_over=True, reason=reason) == "stopping"
-        assert (await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="")).startswith("it is stopping already")
-        late = LogClient(program.network.endpoint(other.peer.public_key), ledger.manifest, ledger.run)
-        assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
+async def test_a_daemon_that_ends_ends_it_too(program: Program) -> None:
+    program.node.ends.set_exception(OwnFault("the daemon has ended"))
+    with pytest.raises(OwnFault, match="the daemon has ended"):
         await program.running
-        assert program.context.log.ledger.round == 1  # what had an inclusion promise is in
-        assert await shutdown_notices.next() == (program.node.key, ShutdownNotice(ledger.run, 1, reason))
-        assert f"1 node was told that the log ends: {reason}" in program.lines
-
-    run(directory, monkeypatch, story)
 
 
-def test_words_that_are_none_stop_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(program: Program) -> None:
-        for words in ("stop", "[]", '{"is_over": 3, "reason": ""}', json.dumps({"is_over": 0, "reason": "two\nlines"})):
-            assert await asyncio.to_thread(control.tell, directory, words, who="aggregator") == "unknown words"
-        await program.a_round()
-        assert await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="") == "stopping"
-        await program.running
-        assert any("start again" in line for line in program.lines)
+async def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_peers(directory: Path, program: Program) -> None:
+    ledger = program.context.log.ledger
+    made, other = everybodys(ledger)[:2]
+    peer = program.network.endpoint(made.peer.public_key)
+    shutdown_notices = ShutdownNotices([program.node.key], ledger.run)
+    await shutdown_notices.start(peer)
+    program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
+    client = LogClient(peer, ledger.manifest, ledger.run)
+    assert (await client.hand_in(made.header, made.groups)).inclusion_promise is not None
+    reason = "the lab moves"
+    assert await asyncio.to_thread(tell_to_stop, directory, is_over=True, reason=reason) == "stopping"
+    assert (await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="")).startswith("it is stopping already")
+    late = LogClient(program.network.endpoint(other.peer.public_key), ledger.manifest, ledger.run)
+    assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
+    await program.running
+    assert program.context.log.ledger.round == 1  # what had an inclusion promise is in
+    assert await shutdown_notices.next() == (program.node.key, ShutdownNotice(ledger.run, 1, reason))
+    assert f"1 node was told that the log ends: {reason}" in program.lines
 
-    run(directory, monkeypatch, story)
+
+async def test_words_that_are_none_stop_nothing(directory: Path, program: Program) -> None:
+    for words in ("stop", "[]", '{"is_over": 3, "reason": ""}', json.dumps({"is_over": 0, "reason": "two\nlines"})):
+        assert await asyncio.to_thread(control.tell, directory, words, who="aggregator") == "unknown words"
+    await program.a_round()
+    assert await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="") == "stopping"
+    await program.running
+    assert any("start again" in line for line in program.lines)

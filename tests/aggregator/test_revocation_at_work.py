@@ -18,7 +18,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
-from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run
+from tests.aggregator.test_operator_at_work import ended_by_hand, started
 from tests.runs import FixedTrainingSpec, manifest_of
 
 STRANGER = Identity(b"\x2b" * 32)
@@ -30,13 +30,14 @@ async def typed(*words: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, told = tmp_path / "aggregator", []
+async def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "aggregator"
     monkeypatch.setattr(timeouts, "REVOKED_S", 0.05)
-
-    async def story(program: Program) -> None:
-        told.append(invitation(directory, keys=2).text)
-        alice, bob = await entered(program, ALICE, told[0]), await entered(program, BOB, told[0])
+    async with started(directory, monkeypatch, INVITED) as program:
+        told = invitation(directory, keys=2).text
+        alice, bob = await entered(program, ALICE, told), await entered(program, BOB, told)
         watching = asyncio.create_task(alice.watch_daemon())
         keeping = asyncio.create_task(bob.watch_daemon())
 
@@ -71,20 +72,15 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
         keeping.cancel()
         await asyncio.wait([keeping])
         await ended_by_hand(program)
-
-    run(directory, monkeypatch, story, INVITED)
-    code, output = asyncio.run(typed("--dir", directory, "--invitation", told[0]))  # of a run that is not at work
+    code, output = await typed("--dir", directory, "--invitation", told)  # of a run that is not at work
     assert (code, "once the aggregator runs again" in output) == (0, True), output
-    code, output = asyncio.run(typed("--dir", directory, "--invitation", told[0]))
+    code, output = await typed("--dir", directory, "--invitation", told)
     assert (code, "taken back before" in output) == (2, True), output
-
-    async def goes_on(program: Program) -> None:
+    async with started(directory, monkeypatch, INVITED) as program:
         assert ALICE.public_key in program.context.log.ledger.admitted.out
         with pytest.raises(UserError, match="took the invitation back"):
-            await entered(program, STRANGER, told[0])
+            await entered(program, STRANGER, told)
         await ended_by_hand(program)
-
-    run(directory, monkeypatch, goes_on, INVITED)
     found = verify_directory(directory)
     assert set(found.credits) == {ALICE.public_key}
 
