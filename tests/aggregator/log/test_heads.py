@@ -1,8 +1,9 @@
 """A log that is replaced by an older copy of itself hears of it from whoever holds a newer head, and never signs again."""
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,16 +64,13 @@ class Scene:
         return unpack(ShownHead, answer, max_bytes=2**20)
 
 
-def play(directory: Path, story: Callable[[Scene], Awaitable[None]], signed: SignedManifest = SIGNED) -> None:
-    """Tell a story of the log in ``directory``."""
-
-    async def whole() -> None:
-        with reopen(directory) as log:
-            scene = Scene(directory, log, signed)
-            await scene.service.start()
-            await story(scene)
-
-    asyncio.run(whole())
+@contextlib.asynccontextmanager
+async def told(directory: Path, signed: SignedManifest = SIGNED) -> AsyncIterator[Scene]:
+    """The log in ``directory`` at work."""
+    with reopen(directory) as log:
+        scene = Scene(directory, log, signed)
+        await scene.service.start()
+        yield scene
 
 
 def newest(log: Log) -> Receipt:
@@ -97,13 +95,12 @@ def old(tmp_path: Path) -> tuple[Path, Receipt]:
     return directory, receipt
 
 
-def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) -> None:
+async def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) -> None:
     with create(tmp_path, SIGNED) as log:
         grow(log, 2)
         receipt = newest(log)
         grow(log, 1)
-
-    async def story(scene: Scene) -> None:
+    async with told(tmp_path) as scene:
         shown = await scene.ask(receipt)
         held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert shown.tree_head == scene.log.tree_head
@@ -112,13 +109,10 @@ def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) ->
         assert scene.all_heard == [(PEERS[0].public_key, 2), (PEERS[0].public_key, None)]
         grow(scene.log, 1)
 
-    play(tmp_path, story)
 
-
-def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the_proof(old: tuple[Path, Receipt]) -> None:
+async def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the_proof(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
-
-    async def story(scene: Scene) -> None:
+    async with told(directory) as scene:
         before = scene.log.tree_head
         shown = await scene.ask(receipt)
         assert (shown.tree_head, shown.consistency) == (before, ())
@@ -127,8 +121,6 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
         assert (scene.log.tree_head, scene.all_heard) == (before, [])
-
-    play(directory, story)
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE)])  # which only this log's own operator can tell
     assert (result.exit_code, "heads of 20 entries, up to round 5, and of 8" in result.output) == (5, True), result.output
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE), "--run", "00" * 32])
@@ -143,54 +135,45 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     assert (directory / "tree-head.txt").read_bytes() == note
 
 
-def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> None:
+async def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
-
-    async def story(scene: Scene) -> None:
+    async with told(directory) as scene:
         shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
         assert {one.tree_head for one in shown} == {scene.log.tree_head}
         with pytest.raises(OtherHistory, match="12 entries are missing"):
             await scene.service.watch()
-
-    play(directory, story)
     assert (directory / EVIDENCE).exists()
 
 
-def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Path, Receipt], tmp_path: Path) -> None:
+async def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Path, Receipt], tmp_path: Path) -> None:
     directory, receipt = old
-
-    async def story(scene: Scene) -> None:
+    async with told(directory) as scene:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory):
             await scene.service.watch()
-
-    play(directory, story)
     shutil.copy(directory / EVIDENCE, tmp_path / "lost")
     with reopen(tmp_path / "lost") as log:
         grow(log, 1)
     assert not (tmp_path / "lost" / EVIDENCE).exists()
 
 
-def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> None:
+async def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
     with reopen(directory) as log:
         for number in range(5):
             log.commit(next_round(log.ledger, mean=b"another %d" % number))
         assert log.head.size == 7 * ENTRIES
-
-    async def story(scene: Scene) -> None:
+    async with told(directory) as scene:
         shown = await scene.ask(receipt)
         held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is Departure.UNPROVEN
         with pytest.raises(OtherHistory, match="not the only one"):
             await scene.service.watch()
-
-    play(directory, story)
     with pytest.raises(OtherHistory):
         reopen(directory)
 
 
-def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> None:
+async def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
     name = origin(SIGNED.run)
     head = TreeHead(name, 20, b"\x07" * 32)
@@ -200,8 +183,7 @@ def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> N
         replace(receipt, tree_head=receipt.tree_head.replace("\n20\n", "\n21\n")),
         replace(receipt, entry=b"\x00" + receipt.entry),
     ]
-
-    async def story(scene: Scene) -> None:
+    async with told(directory) as scene:
         for one in forged:
             with pytest.raises(Refused):
                 await scene.ask(one)
@@ -211,12 +193,10 @@ def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> N
             )
         assert not scene.service.broken.done()
         grow(scene.log, 1)
-
-    play(directory, story)
     assert not (directory / EVIDENCE).exists()
 
 
-def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and_stops_at_one_beside_it(tmp_path: Path) -> None:
+async def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and_stops_at_one_beside_it(tmp_path: Path) -> None:
     """Also where it has signed that head itself: it signs before it has the entries."""
     signed, both = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR)), (OPERATOR, OTHER_OPERATOR)
 
@@ -235,22 +215,17 @@ def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and
         entries, receipt, note = grow_together(log, 3), newest(log), log.tree_head
     with reopen(tmp_path / "beside") as log:
         grow_together(log, 4, b"another")
-
-    async def is_behind(scene: Scene) -> None:
+    async with told(tmp_path / "behind", signed) as scene:
         before = scene.log.tree_head
         assert (await scene.ask(receipt)).tree_head == before
         assert not scene.service.broken.done()
         scene.log.commit(entries, note)
         assert (await scene.ask(receipt)).tree_head == note
-
-    async def is_beside(scene: Scene) -> None:
+    assert not (tmp_path / "behind" / EVIDENCE).exists()
+    async with told(tmp_path / "beside", signed) as scene:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory, match="not the only one"):
             await scene.service.watch()
-
-    play(tmp_path / "behind", is_behind, signed)
-    assert not (tmp_path / "behind" / EVIDENCE).exists()
-    play(tmp_path / "beside", is_beside, signed)
     assert unpack(Histories, (tmp_path / "beside" / EVIDENCE).read_bytes(), max_bytes=2**20).heads[0] == receipt.tree_head
 
 

@@ -73,6 +73,16 @@ class Four:
         self.clock = ManualClock()
         self.stopped: list[BaseException] = []
 
+    async def __aenter__(self) -> "Four":
+        for place in range(4):
+            await self.start(place)
+        return self
+
+    async def __aexit__(self, kind: object, *raised: object) -> None:
+        for place in [place for place, each in enumerate(FOUR) if each.public_key in self.network.endpoints]:
+            await self.kill(place)
+        assert kind is not None or self.stopped == []
+
     def _is_lost(self, sender: PublicKey, receiver: PublicKey, method: str) -> bool:
         self.asked[receiver, method] += 1
         return self.lost(sender, receiver, method)
@@ -194,29 +204,13 @@ async def ended(task: asyncio.Task[None]) -> None:
 Story = Callable[[Four], Coroutine[Any, Any, None]]
 
 
-def tell(directory: Path, story: Story, config: RunConfig = OF_FOUR) -> None:
-    """Tell a story of four operators of the run that ``config`` describes."""
-
-    async def scene() -> None:
-        four = Four(directory, config)
-        for place in range(4):
-            await four.start(place)
-        try:
-            await story(four)
-        finally:
-            for place in [place for place, each in enumerate(FOUR) if each.public_key in four.network.endpoints]:
-                await four.kill(place)
-        assert four.stopped == []
-
-    asyncio.run(scene())
-
-
-def of_four(config: RunConfig = OF_FOUR) -> Callable[[Story], Callable[[Path], None]]:
+def of_four(config: RunConfig = OF_FOUR) -> Callable[[Story], Callable[[Path], Coroutine[Any, Any, None]]]:
     """Make a test of a story of four operators of the run that ``config`` describes."""
 
-    def test_of(story: Story) -> Callable[[Path], None]:
-        def test(tmp_path: Path) -> None:
-            tell(tmp_path, story, config)
+    def test_of(story: Story) -> Callable[[Path], Coroutine[Any, Any, None]]:
+        async def test(tmp_path: Path) -> None:
+            async with Four(tmp_path, config) as four:
+                await story(four)
 
         return test
 

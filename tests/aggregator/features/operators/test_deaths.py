@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.protocol.errors import Unreachable
-from tests.aggregator.features.operators.four import FOUR, Four, tell
+from tests.aggregator.features.operators.four import FOUR, Four
 from tests.aggregator.real_run import everybodys
 from tests.memory_log import until
 
@@ -60,13 +60,12 @@ def has_gone_on(four: Four, place: int) -> bool:
 
 
 @pytest.mark.parametrize("dying", [LEADER, FOLLOWER], ids=["the leader", "a follower"])
-def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
+async def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: int
 ) -> None:
     deaths = Deaths(tmp_path, os.fsync)
     monkeypatch.setattr(os, "fsync", deaths.sync)
-
-    async def story(four: Four) -> None:
+    async with Four(tmp_path) as four:
         for writes in count():
             log = four.runs[LEADER].log
             round_, contributions = log.ledger.round + 1, everybodys(log.ledger)
@@ -102,11 +101,9 @@ def test_who_dies_before_any_of_its_writes_has_all_it_promised_when_it_is_back(
                 break
         assert writes > 7  # a promise, two of what is kept, what was accepted and signed, and three of the log and after it
 
-    tell(tmp_path, story)
 
-
-def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_next_ones(tmp_path: Path) -> None:
-    async def story(four: Four) -> None:
+async def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_next_ones(tmp_path: Path) -> None:
+    async with Four(tmp_path) as four:
         bodies = tmp_path / str(FOLLOWER) / "bodies" / "round-00000001.bodies"
         await four.kill(FOLLOWER)
         bodies.parent.mkdir()
@@ -117,5 +114,3 @@ def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_
         contributions = await four.store(leader, LEADER)
         await four.kill(FOLLOWER)
         assert len((await four.start(FOLLOWER)).contributions.held) == len(contributions)
-
-    tell(tmp_path, story)

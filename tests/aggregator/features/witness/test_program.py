@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -72,12 +71,12 @@ class Scene:
         await until(lambda: any(f"entries={size} " in line for line in self.said))
 
 
-def play(tmp_path: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
-    """Run ``story``; a log whose place another took does not hold its callers for seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeouts, "TIMEOUT_S", 0.2)
-        patch.setattr(timeouts, "LOG_AGAIN_S", (0.05, 0.1))
-        asyncio.run(story(Scene(tmp_path)))
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A log whose place another took does not hold its callers for seconds."""
+    monkeypatch.setattr(timeouts, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(timeouts, "LOG_AGAIN_S", (0.05, 0.1))
+    return Scene(tmp_path)
 
 
 async def end(task: "asyncio.Task[None]") -> None:
@@ -85,87 +84,75 @@ async def end(task: "asyncio.Task[None]") -> None:
     await asyncio.wait([task])
 
 
-def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        with create(tmp_path / "run", SIGNED) as log:
-            await scene.serve(tmp_path / "run", log)
-            task = scene.witness()
-            for rounds in (1, 2, 3):
-                scene.commit()
-                await scene.cosigned(rounds * ENTRIES)
-            await end(task)
-            scene.commit(2)
-            task = scene.witness()
-            assert scene.rule.head.size == 3 * ENTRIES
-            await scene.cosigned(5 * ENTRIES)
-            await end(task)
-        assert sum(line.startswith("cosigned round=") for line in scene.said) == 4
-
-    play(tmp_path, story)
-
-
-def test_it_waits_for_a_log_that_is_away(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path, scene: Scene) -> None:
+    with create(tmp_path / "run", SIGNED) as log:
+        await scene.serve(tmp_path / "run", log)
         task = scene.witness()
-        await asyncio.sleep(0)  # it has asked by then
-        with create(tmp_path / "run", SIGNED) as log:
-            await scene.serve(tmp_path / "run", log)
+        for rounds in (1, 2, 3):
             scene.commit()
-            await scene.cosigned(ENTRIES)
-            await end(task)
-
-    play(tmp_path, story)
-
-
-def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        run, copy = tmp_path / "run", tmp_path / "copy"
-        with create(run, SIGNED) as log:
-            grow(log, 1)
-        shutil.copytree(run, copy)
-        with reopen(run) as log, reopen(copy) as old:
-            await scene.serve(run, log)
-            task = scene.witness()
-            scene.commit(2)
-            await scene.cosigned(3 * ENTRIES)
-            await scene.serve(copy, old)
-            scene.feed.committed()
-            with pytest.raises(OtherHistory, match="8 entries are missing, it is an older copy"):
-                await asyncio.wait_for(scene.heads.watch(), 60)
-            assert (copy / EVIDENCE).exists()
-            await until(lambda: any("an older copy, and told so" in line for line in scene.said))
-            assert not task.done()
-            await scene.serve(run, log)
-            scene.commit()
-            await scene.cosigned(4 * ENTRIES)
-            await end(task)
-
-    play(tmp_path, story)
+            await scene.cosigned(rounds * ENTRIES)
+        await end(task)
+        scene.commit(2)
+        task = scene.witness()
+        assert scene.rule.head.size == 3 * ENTRIES
+        await scene.cosigned(5 * ENTRIES)
+        await end(task)
+    assert sum(line.startswith("cosigned round=") for line in scene.said) == 4
 
 
-def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        run, other = tmp_path / "run", tmp_path / "other"
-        with create(run, SIGNED) as log:
-            grow(log, 1)
-        shutil.copytree(run, other)
-        with reopen(run) as log, reopen(other) as forked:
-            await scene.serve(run, log)
-            task = scene.witness()
-            scene.commit()
-            await scene.cosigned(2 * ENTRIES)
-            for number in range(2):
-                forked.commit(next_round(forked.ledger, mean=b"another %d" % number))
-            await scene.serve(other, forked)
-            with pytest.raises(OtherHistory, match="signed two histories"):
-                await asyncio.wait_for(task, 60)
-            assert scene.rule.head == log.head
-            assert scene.cosigning.witnessed == []
-        (proof,) = (scene.directory / "proofs").iterdir()
-        result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])
-        assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
+async def test_it_waits_for_a_log_that_is_away(tmp_path: Path, scene: Scene) -> None:
+    task = scene.witness()
+    await asyncio.sleep(0)  # it has asked by then
+    with create(tmp_path / "run", SIGNED) as log:
+        await scene.serve(tmp_path / "run", log)
+        scene.commit()
+        await scene.cosigned(ENTRIES)
+        await end(task)
 
-    play(tmp_path, story)
+
+async def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tmp_path: Path, scene: Scene) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    with create(run, SIGNED) as log:
+        grow(log, 1)
+    shutil.copytree(run, copy)
+    with reopen(run) as log, reopen(copy) as old:
+        await scene.serve(run, log)
+        task = scene.witness()
+        scene.commit(2)
+        await scene.cosigned(3 * ENTRIES)
+        await scene.serve(copy, old)
+        scene.feed.committed()
+        with pytest.raises(OtherHistory, match="8 entries are missing, it is an older copy"):
+            await asyncio.wait_for(scene.heads.watch(), 60)
+        assert (copy / EVIDENCE).exists()
+        await until(lambda: any("an older copy, and told so" in line for line in scene.said))
+        assert not task.done()
+        await scene.serve(run, log)
+        scene.commit()
+        await scene.cosigned(4 * ENTRIES)
+        await end(task)
+
+
+async def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_path: Path, scene: Scene) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    with create(run, SIGNED) as log:
+        grow(log, 1)
+    shutil.copytree(run, other)
+    with reopen(run) as log, reopen(other) as forked:
+        await scene.serve(run, log)
+        task = scene.witness()
+        scene.commit()
+        await scene.cosigned(2 * ENTRIES)
+        for number in range(2):
+            forked.commit(next_round(forked.ledger, mean=b"another %d" % number))
+        await scene.serve(other, forked)
+        with pytest.raises(OtherHistory, match="signed two histories"):
+            await asyncio.wait_for(task, 60)
+        assert scene.rule.head == log.head
+        assert scene.cosigning.witnessed == []
+    (proof,) = (scene.directory / "proofs").iterdir()
+    result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])
+    assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
 
 
 @pytest.mark.swarm
