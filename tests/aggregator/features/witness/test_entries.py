@@ -15,8 +15,10 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.moving import recover
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 from manta_swarm.runtime.listen_address import ListenAddress
-from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, play
+from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, no_long_waits
 from tests.aggregator.small_run import ENTRIES, create, grow, reopen, signed_manifest, training_spec_of, verified
+
+__all__ = ["no_long_waits"]
 
 BUNDLE = 256 // ENTRIES  # rounds that fill one
 
@@ -31,36 +33,36 @@ class Keeping(Scene):
         return asyncio.create_task(Witness(endpoint, self.rule, self.directory, self.said, self.entries).follow())
 
 
-def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp_path: Path) -> None:
+@pytest.fixture
+def scene(tmp_path: Path, no_long_waits: None) -> Keeping:
+    return Keeping(tmp_path)
+
+
+async def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witness(tmp_path: Path, scene: Keeping) -> None:
     run, old = tmp_path / "run", tmp_path / "old"
-
-    async def story(_: Scene) -> None:
-        scene = Keeping(tmp_path)
-        with create(run, SIGNED) as log:
-            await scene.serve(run, log)
-            task = scene.witness()
-            scene.commit(3)
-            await scene.cosigned(3 * ENTRIES)
-        shutil.copytree(run, old)
-        with reopen(run) as log:
-            await scene.serve(run, log)
-            for rounds in (1, BUNDLE):
-                scene.commit(rounds)
-                await scene.cosigned(log.head.size)
-            await end(task)
-            newest, scene.size = log.head, log.head.size
-        shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
-        assert (shown.head, shown.rounds) == (newest, 4 + BUNDLE)
-        async with serving(scene.rule, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
-            again = tmp_path / "again"
-            shutil.copytree(old, again)
-            done = await asyncio.to_thread(recover, again, WebCopy(url), training_spec_of=training_spec_of)
-            assert (done.head, done.new_entries) == (newest, scene.size - 3 * ENTRIES)
-            for name in ("../identity.key", "newest", "tile/entries/999"):
-                with pytest.raises(UserError, match="404"):
-                    await asyncio.to_thread(WebCopy(url).read, name, 100)
-
-    play(tmp_path, story)
+    with create(run, SIGNED) as log:
+        await scene.serve(run, log)
+        task = scene.witness()
+        scene.commit(3)
+        await scene.cosigned(3 * ENTRIES)
+    shutil.copytree(run, old)
+    with reopen(run) as log:
+        await scene.serve(run, log)
+        for rounds in (1, BUNDLE):
+            scene.commit(rounds)
+            await scene.cosigned(log.head.size)
+        await end(task)
+        newest, scene.size = log.head, log.head.size
+    shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
+    assert (shown.head, shown.rounds) == (newest, 4 + BUNDLE)
+    async with serving(scene.rule, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
+        again = tmp_path / "again"
+        shutil.copytree(old, again)
+        done = await asyncio.to_thread(recover, again, WebCopy(url), training_spec_of=training_spec_of)
+        assert (done.head, done.new_entries) == (newest, scene.size - 3 * ENTRIES)
+        for name in ("../identity.key", "newest", "tile/entries/999"):
+            with pytest.raises(UserError, match="404"):
+                await asyncio.to_thread(WebCopy(url).read, name, 100)
     assert recover(old, FolderCopy(tmp_path / "witness" / FOLDER), training_spec_of=training_spec_of).head == verified_head(old)
     assert verified(old).rounds == 4 + BUNDLE
 

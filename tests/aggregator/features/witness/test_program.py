@@ -72,10 +72,14 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log whose place another took does not hold its callers for seconds."""
     monkeypatch.setattr(timeouts, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(timeouts, "LOG_AGAIN_S", (0.05, 0.1))
+
+
+@pytest.fixture
+def scene(tmp_path: Path, no_long_waits: None) -> Scene:
     return Scene(tmp_path)
 
 
