@@ -40,6 +40,13 @@ def few(digits: ImageDataset) -> ImageDataset:
     return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
 
 
+@pytest.fixture
+def few_by_name(few: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the digits are loaded by their name they are these, and so few are held out."""
+    digits = replace(few, held_out_images=few.held_out_images[:70], held_out_labels=few.held_out_labels[:70])
+    monkeypatch.setattr("manta_swarm.automl.data.catalog.digits", lambda: digits)
+
+
 def in_general_position(supernet: Net) -> Net:
     """Return it with random transforms, scales and shifts."""
     generator = torch.Generator().manual_seed(1)

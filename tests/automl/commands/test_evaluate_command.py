@@ -21,8 +21,8 @@ SMALLEST = TINY.smallest()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, supernet: Supernet, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with a snapshot and a search's result."""
+def folder(tmp_path: Path, supernet: Supernet, monkeypatch: pytest.MonkeyPatch, few_by_name: None) -> Path:
+    """A folder to work in, with a snapshot and a search's result; few digits."""
     monkeypatch.chdir(tmp_path)
     state = State(5, supernet.flat_weights_N.clone(), (torch.zeros(supernet.num_weights),))
     save_snapshot(tmp_path / "round-00000005.safetensors", state, {**METADATA, "state": state_digest(state).hex()})
@@ -45,7 +45,7 @@ def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
     for named in (["round-00000005.safetensors"], ["--snapshot", "round-00000005.safetensors"]):
         result = call("evaluate", *named, "--random", "1")
         assert result.exit_code == 0, result.output
-        assert "classifier-tiny after round 5, 355 held-out images of digits" in result.output
+        assert "classifier-tiny after round 5, 70 held-out images of digits" in result.output
         assert [line.split()[0] for line in result.output.splitlines()[1:]] == ["largest", "smallest", "random"]
         assert f"{TINY.name}" in result.output
 
@@ -54,7 +54,7 @@ def test_figures_of_a_gpu_say_what_they_were_computed_in(folder: Path, monkeypat
     monkeypatch.setattr("manta_swarm.automl.training.snapshot.checked_device", lambda name: "cpu")  # this computer may have no GPU
     named = ("evaluate", "round-00000005.safetensors", "--random", "0")
     lines = [call(*named, *typed).output.splitlines() for typed in ((), ("--device", "cuda"), ("--device", "cuda", "--precision", "bf16"))]
-    said = "classifier-tiny after round 5, 355 held-out images of digits"
+    said = "classifier-tiny after round 5, 70 held-out images of digits"
     assert [each[0] for each in lines] == [said, f"{said}, computed in fp32 on cuda", f"{said}, computed in bf16 on cuda"]
     assert lines[0][1:] == lines[1][1:]
 
@@ -78,12 +78,12 @@ def test_evaluate_takes_one_subnet_by_any_of_its_names(architecture: list[str], 
     result = call("evaluate", "round-00000005.safetensors", "--part", "test", "--arch", *architecture)
     assert result.exit_code == 0, result.output
     assert [line.split()[0] for line in result.output.splitlines()[1:]] == [SMALLEST.id[:8]]
-    assert 'part "test" of 355 held-out images' in result.output
+    assert 'part "test" of 70 held-out images' in result.output
 
 
-@pytest.mark.parametrize(("task", "name"), [("classification", "net.pt2"), ("classification", "net"), ("stereo", "net.onnx")])
+@pytest.mark.parametrize(("task", "name"), [("classification", "net.pt2"), ("classification", "net.onnx"), ("stereo", "net")])
 def test_evaluate_prints_how_good_an_exported_network_is(task: str, name: str, tmp_path: Path) -> None:
-    result = call("evaluate", str(put(task, tmp_path) / name))
+    result = call("evaluate", str(put(task, tmp_path, name)))
     assert result.exit_code == 0, result.output
     assert ("held-out pairs of layers" if task == "stereo" else "held-out images of digits") in result.output
     assert ("file says  EPE 4.500 px" if task == "stereo" else "file says  accuracy 12.50% on 177") in result.output

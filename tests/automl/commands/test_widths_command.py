@@ -24,7 +24,9 @@ def said(*arguments: str) -> str:
     return result.output
 
 
-def test_it_is_trained_searched_exported_in_every_form_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_trained_searched_exported_in_every_form_and_evaluated(
+    tmp_path: Path, few_by_name: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(monkeypatch)
     trained = ["train", "--out", str(tmp_path / "run"), "--supernet", WIDENED.name, "--rounds", str(ROUNDS), "--schedule", "shrinking"]
     trained += ["--algorithm", "model-parallel", "--local-steps", "2", "--cohorts", "2", "--codec", "topk-256-4"]

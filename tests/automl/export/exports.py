@@ -12,7 +12,7 @@ from manta_swarm.automl.evaluation.held_out import recalibrate
 from manta_swarm.automl.export.description import Description, Presentation, Provenance
 from manta_swarm.automl.export.files import exported_files
 from manta_swarm.automl.export.subnet import Subnet
-from manta_swarm.automl.forms import FORMATS
+from manta_swarm.automl.forms import FOLDER, FORMATS
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
 
@@ -60,15 +60,22 @@ def random_onnx_model(task: str) -> bytes:
 
 
 @cache
+def random_folder(task: str) -> dict[str, bytes]:
+    """Return the files of that subnet's folder, net/...: made without a graph of it."""
+    return exported_files(random_subnet(task), {FOLDER: "net"})[0]
+
+
+@cache
 def random_files(task: str) -> dict[str, bytes]:
     """Return that subnet's files: net.pt2, net.onnx, and net/... of the folder."""
-    files, _ = exported_files(random_subnet(task), {form: "net" if form == "folder" else f"net.{form}" for form in FORMATS})
-    return files
+    graphs, _ = exported_files(random_subnet(task), {form: f"net.{form}" for form in FORMATS if form != FOLDER})
+    return {**random_folder(task), **graphs}
 
 
-def put(task: str, folder: Path) -> Path:
-    """Write those files, and return their folder."""
-    for name, data in random_files(task).items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
+def put(task: str, folder: Path, name: str = "net") -> Path:
+    """Write the file, or the folder, that is called so, and return its path."""
+    files = random_folder(task) if name == "net" else {name: random_files(task)[name]}
+    for path, data in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder / name

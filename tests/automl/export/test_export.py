@@ -23,7 +23,7 @@ from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.protocol.errors import UserError
-from tests.automl.export.exports import put, random_files, random_subnet
+from tests.automl.export.exports import put, random_files, random_folder, random_subnet
 
 TASKS = ("classification", "stereo")
 NOWHERE = Provenance(run="local", round=1, state="ab", ledger_root="unknown", ledger_size=0)
@@ -33,7 +33,7 @@ NOWHERE = Provenance(run="local", round=1, state="ab", ledger_root="unknown", le
 @pytest.mark.parametrize("name", ["net.pt2", "net.onnx", "net"])
 def test_an_exported_network_computes_what_the_plain_one_computes_at_any_batch(task: str, name: str, tmp_path: Path) -> None:
     subnet = random_subnet(task)
-    exported = open_exported(put(task, tmp_path) / name)
+    exported = open_exported(put(task, tmp_path, name))
     channels, height, width = subnet.description.input_shape
     network = deployed(subnet.network, task)
     for batch in (1, 7):
@@ -54,14 +54,14 @@ def test_an_exported_network_computes_what_the_plain_one_computes_at_any_batch(t
 
 
 def test_inputs_of_another_shape_are_refused(tmp_path: Path) -> None:
-    exported = open_exported(put("classification", tmp_path) / "net")
+    exported = open_exported(put("classification", tmp_path))
     with pytest.raises(ValueError, match="shape"):
         exported(torch.rand(2, 1, 29, 28))
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_folder_gives_back_the_network_to_the_bit(task: str, tmp_path: Path) -> None:
-    network = load_folder(put(task, tmp_path) / "net")
+    network = load_folder(put(task, tmp_path))
     expected = random_subnet(task).network.state_dict()
     found = {name.removeprefix("network."): tensor for name, tensor in network.state_dict().items()}
     assert found.keys() == expected.keys()
@@ -107,7 +107,7 @@ def test_an_export_of_the_first_version_is_read_though_it_tells_less(tmp_path: P
 
 
 def test_a_card_says_how_pictures_become_inputs_and_under_which_licence() -> None:
-    text = random_files("classification")["net/README.md"].decode()
+    text = random_folder("classification")["net/README.md"].decode()
     assert 'license: "apache-2.0"' in text
     assert 'datasets: ["digits"]' in text
     assert "centre square, 28 x 28 pixels of whole levels" in text
@@ -118,7 +118,7 @@ def test_a_card_says_how_pictures_become_inputs_and_under_which_licence() -> Non
 
 
 def test_a_card_says_what_the_network_is_and_where_it_comes_from() -> None:
-    text = random_files("stereo")["net/README.md"].decode()
+    text = random_folder("stereo")["net/README.md"].decode()
     description = random_subnet("stereo").description
     front_matter = text.split("---\n")[1]
     assert "pipeline_tag" in front_matter
@@ -194,7 +194,7 @@ def test_a_description_that_says_something_else_is_refused(change: Change, tmp_p
     change(value)
     with pytest.raises(ValueError, match=r"."):
         Description.from_json(json.dumps(value))
-    (put("classification", tmp_path) / "net" / "config.json").write_text(json.dumps(value))
+    (put("classification", tmp_path) / "config.json").write_text(json.dumps(value))
     with pytest.raises(UserError, match="describes no network"):
         load_folder(tmp_path / "net")
 
@@ -217,7 +217,7 @@ def with_digest(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def test_weights_that_are_not_the_networks_are_refused(tmp_path: Path) -> None:
-    folder = put("classification", tmp_path) / "net"
+    folder = put("classification", tmp_path)
     good = dict(random_subnet("classification").network.state_dict())
     nan = good["head.bias"].clone()
     nan[3] = torch.nan
@@ -236,7 +236,7 @@ def test_weights_that_are_not_the_networks_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
-    folder = put("classification", tmp_path) / "net"
+    folder = put("classification", tmp_path)
     data = (folder / "model.safetensors").read_bytes()
     for broken in (data[:-1], data[:100], b"", data + b"x", bytes([data[-1] ^ 1]).join([data[:-1], b""])):
         (folder / "model.safetensors").write_bytes(broken)
@@ -289,7 +289,7 @@ def test_nothing_is_written_over_and_nothing_is_lost(tmp_path: Path) -> None:
         write(subnet, tmp_path / "out", "net", ["folder"])
     assert (tmp_path / "out" / "net" / "README.md").read_text() == "mine"
     write(subnet, tmp_path / "out", "net", ["folder"], overwrite=True)
-    assert (tmp_path / "out" / "net" / "README.md").read_bytes() == random_files("classification")["net/README.md"]
+    assert (tmp_path / "out" / "net" / "README.md").read_bytes() == random_folder("classification")["net/README.md"]
     (tmp_path / "out" / "net" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="something else"):
         write(subnet, tmp_path / "out", "net", ["folder"], overwrite=True)

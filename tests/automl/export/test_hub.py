@@ -8,7 +8,7 @@ import torch
 from manta_swarm.automl.export import load_folder
 from manta_swarm.automl.export.files import open_exported
 from manta_swarm.protocol.errors import UserError
-from tests.automl.export.exports import put, random_files, random_subnet
+from tests.automl.export.exports import put, random_folder, random_subnet
 
 pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
 from manta_swarm.automl.export.hub import HubNetwork
@@ -16,7 +16,7 @@ from manta_swarm.automl.export.hub import HubNetwork
 
 @pytest.fixture(params=["classification", "stereo"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return put(request.param, tmp_path) / "net"
+    return put(request.param, tmp_path)
 
 
 def test_an_export_goes_through_the_hubs_library_and_computes_the_same_bits(folder: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_folder_that_was_changed_is_refused_here_too(folder: Path) -> None:
 def test_the_card_is_one_that_the_hub_reads() -> None:
     from huggingface_hub import ModelCard
 
-    card = ModelCard(random_files("classification")["net/README.md"].decode())
+    card = ModelCard(random_folder("classification")["net/README.md"].decode())
     assert (card.data.license, card.data.library_name, card.data.datasets) == ("apache-2.0", "manta-swarm", ["digits"])
     assert card.data.pipeline_tag == "image-classification"
     assert card.data.eval_results[0].metric_value == random_subnet("classification").description.metrics["accuracy"]
