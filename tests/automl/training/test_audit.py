@@ -13,7 +13,6 @@ from torch import Tensor
 
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.spaces.cost import cost_table
-from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
@@ -28,6 +27,7 @@ from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, StepMean
 from manta_swarm.protocol.rewards import architecture_cost
 from manta_swarm.protocol.signing import Identity, sha256
+from tests.automl.small import SMALL, register
 from tests.runs import EXCHANGE, manifest_of
 
 BASE, MIN_EXPONENT = b"b" * 32, -32
@@ -79,12 +79,17 @@ _runs: dict[tuple[int, str], Run] = {}
 _trained: dict[object, Vector] = {}
 
 
+@pytest.fixture(autouse=True)
+def _its_space_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+
+
 def run_of(digits: ImageDataset, steps: int, codec: str) -> Run:
     if (steps, codec) not in _runs:
         exchange = replace(EXCHANGE, local_steps=steps, codec=codec, weight_cap=CAP, residual_percent=70)
-        manifest = manifest_of(Identity(b"\x0b" * 32), exchange=exchange, costs=cost_table(space_named("classifier-tiny")))
+        manifest = manifest_of(Identity(b"\x0b" * 32), exchange=exchange, supernet=SMALL.name, costs=cost_table(SMALL))
         plan = Plan.of(manifest)
-        worker = Worker("classifier-tiny", digits)
+        worker = Worker(SMALL.name, digits)
         _runs[steps, codec] = Run(manifest, plan, initial_state(plan), worker, Remembered(manifest, plan, digits))
     return _runs[steps, codec]
 
@@ -510,7 +515,8 @@ def test_a_body_that_saturates_is_good_only_where_the_gradients_do(dense: Run) -
     honest = replace(low, body=encode("int16", cohort.means[0], -80))
     assert (np.abs(parse("int16", honest.body, len(cohort.means[0])).values(-80)) < np.abs(cohort.means[0])).any()
     assert cohort.judgements(honest) == (GOOD,)
-    assert outcomes(cohort.judgements(replace(low, body=encode("int16", huge(cohort.means[0]), -80)))) == ["void"]
+    elsewhere = np.where(np.arange(len(cohort.means[0])) == np.argmin(np.abs(cohort.means[0])), np.float32(1e30), cohort.means[0])
+    assert outcomes(cohort.judgements(replace(low, body=encode("int16", elsewhere, -80)))) == ["void"]
 
 
 def test_a_ghost_that_never_trained_is_found_whatever_it_signs(run: Run) -> None:
