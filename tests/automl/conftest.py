@@ -13,10 +13,12 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.spaces import space as spaces
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
 from tests.automl import kernels as every_kernel
 from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import FIXED, NARROW, WIDENED, register
+from tests.automl.small import SMALL
 
 Net = TypeVar("Net", bound=Supernet)
 
@@ -38,6 +40,14 @@ def digits() -> ImageDataset:
 def few(digits: ImageDataset) -> ImageDataset:
     """So few digits that a round takes no time."""
     return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+
+
+@pytest.fixture(scope="module")
+def small_known() -> Iterator[None]:
+    """Make the small classifier known by its name."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(spaces._SPACES, SMALL.name, SMALL)
+        yield
 
 
 @pytest.fixture

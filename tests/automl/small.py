@@ -1,10 +1,8 @@
-"""A classifier with few weights and few layers, for tests of what is done with the weights and gradients of any."""
+"""A classifier with few weights and few layers, for tests of what is done with the weights and gradients of any; ``small_known`` of
+``tests/automl/conftest.py`` makes it known by its name."""
 
 from dataclasses import replace
 
-import pytest
-
-from manta_swarm.automl.spaces import space as spaces
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.spaces.units import UnitSpace
 
@@ -14,8 +12,3 @@ SMALL = replace(
     stem_width=8,
     units=(UnitSpace(8, (1, 2), (3, 5), (2, 3)), UnitSpace(16, (1, 2), (3, 5), (2, 3)), UnitSpace(24, (1, 2), (3,), (2, 3))),
 )
-
-
-def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the space known by its name."""
-    monkeypatch.setitem(spaces._SPACES, SMALL.name, SMALL)

@@ -25,7 +25,10 @@ from manta_swarm.protocol.encoding import encode as cbor
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS, codec_named
 from manta_swarm.protocol.signing import sha256
 from tests.automl.commands.mistakes import assert_one_line
+from tests.automl.small import SMALL
 from tests.automl.training.recorders import microbatches_of
+
+pytestmark = pytest.mark.usefixtures("small_known")
 
 SPARSE = "topk-256-4"
 
@@ -38,8 +41,8 @@ def layers() -> Dataset:
 def plan_of(
     task: str = "classification", algorithm: str = "data-parallel", schedule: str = "sandwich", rounds: int = 6, local_steps: int = 2
 ) -> Plan:
-    settings = usual(task)
-    return Plan(settings.supernet, schedule, algorithm, settings.optimizer, rounds, seed=4, local_steps=local_steps)
+    supernet = SMALL.name if task == "classification" else usual(task).supernet
+    return Plan(supernet, schedule, algorithm, usual(task).optimizer, rounds, seed=4, local_steps=local_steps)
 
 
 def trainer(data: Dataset, plan: Plan, cohorts: int = 2, codec: str | None = SPARSE, percent: int = 100) -> Trainer:
@@ -192,7 +195,8 @@ def test_in_model_parallel_with_local_steps_what_no_cohort_covers_stays_as_it_is
 
 def test_cohorts_send_what_their_bodies_weigh(few: ImageDataset) -> None:
     for codec, local_steps, ratio in (("int16", 1, 1.0), ("int8", 4, 8.0), (SPARSE, 10, 255.2)):
-        traffic = trainer(few, plan_of(local_steps=local_steps), cohorts=3, codec=codec).traffic
+        plan = replace(plan_of(local_steps=local_steps), supernet="classifier-tiny")
+        traffic = trainer(few, plan, cohorts=3, codec=codec).traffic
         assert traffic is not None
         assert traffic.sent_bytes == 3 * body_num_bytes(codec, 205_696)
         assert traffic.fp16_ratio == pytest.approx(ratio, rel=1e-3)
@@ -234,7 +238,7 @@ def test_the_thin_settings_have_the_updates_and_samples_of_the_usual_ones_and_15
     assert other.num_rounds * other.local_steps == one.num_rounds
     assert other.target_batch == one.target_batch * other.local_steps
     assert codec_named(other.codec).is_sparse
-    weights = len(initial_state(plan_of(task)).parameters)
+    weights = len(initial_state(replace(plan_of(task), supernet=one.supernet)).parameters)
     assert 2 * weights * other.local_steps > 150 * LocalExchange(other.codec, 100, weights, 1).contribution_bytes
 
 

@@ -27,8 +27,10 @@ from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, StepMean
 from manta_swarm.protocol.rewards import architecture_cost
 from manta_swarm.protocol.signing import Identity, sha256
-from tests.automl.small import SMALL, register
+from tests.automl.small import SMALL
 from tests.runs import EXCHANGE, manifest_of
+
+pytestmark = pytest.mark.usefixtures("small_known")
 
 BASE, MIN_EXPONENT = b"b" * 32, -32
 KEYS = (b"k" * 32, b"l" * 32, b"m" * 32)
@@ -77,11 +79,6 @@ class Remembered(Microbatches):
 _computed: dict[object, StepGradient] = {}
 _runs: dict[tuple[int, str], Run] = {}
 _trained: dict[object, Vector] = {}
-
-
-@pytest.fixture(autouse=True)
-def _its_space_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch)
 
 
 def run_of(digits: ImageDataset, steps: int, codec: str) -> Run:

@@ -23,9 +23,12 @@ from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.microbatches import place_of_microbatch
 from manta_swarm.protocol.signing import sha256
+from tests.automl.small import SMALL
 from tests.automl.training.recorders import Counted
 
-PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
+pytestmark = pytest.mark.usefixtures("small_known")
+
+PLAN = Plan(SMALL.name, "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
 
 
 def trainer(few: ImageDataset, plan: Plan = PLAN) -> Trainer:
@@ -46,7 +49,7 @@ def train(directory: TrainingDirectory, last: int | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(few: ImageDataset) -> tuple[Trainer, list[Step]]:
+def whole(few: ImageDataset, small_known: None) -> tuple[Trainer, list[Step]]:
     """A training that nothing has broken off, and its steps."""
     training, steps = trainer(few), []
     while not training.finished:
@@ -138,7 +141,7 @@ def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path
 
 
 def test_a_training_that_diverges_says_so_and_keeps_nothing_of_it(tmp_path: Path, few: ImageDataset) -> None:
-    steep = replace(PLAN, optimizer=replace(PLAN.optimizer, learning_rate="1000000"))
+    steep = replace(PLAN, supernet="classifier-tiny", optimizer=replace(PLAN.optimizer, learning_rate="1000000"))
     training, directory = kept(tmp_path, few, steep)
     rounds: list[int] = []
     with pytest.raises(UserError, match="has diverged: the loss of round"):
@@ -219,7 +222,7 @@ def test_a_folder_with_the_state_of_another_network_says_so(tmp_path: Path, few:
     state = training.state
     shorter = State(state.round, state.parameters[1:], tuple(moment[1:] for moment in state.moments), state.teacher)
     save_snapshot(tmp_path / "round-00000000.safetensors", shorter, {})
-    with pytest.raises(UserError, match="the state has 205695 weights, and classifier-tiny has 205696; remove the folder to begin anew"):
+    with pytest.raises(UserError, match="the state has 10861 weights, and classifier-small has 10862; remove the folder to begin anew"):
         kept(tmp_path, few)
 
 
