@@ -51,6 +51,12 @@ def small_known() -> Iterator[None]:
 
 
 @pytest.fixture
+def small(small_known: None) -> Classifier:
+    """The small classifier in general position."""
+    return in_general_position(Classifier(SMALL))
+
+
+@pytest.fixture
 def few_by_name(few: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the digits are loaded by their name they are these, and so few are held out."""
     digits = replace(few, held_out_images=few.held_out_images[:70], held_out_labels=few.held_out_labels[:70])

@@ -14,6 +14,7 @@ from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.protocol.errors import UserError
+from tests.automl.small import SMALL
 
 
 def statistics(supernet: Supernet) -> list[Tensor]:
@@ -86,8 +87,8 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     assert 0 <= report["random"][0] <= 1
 
 
-def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Classifier, few: ImageDataset) -> None:
-    reports = [quality_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=2, seed=5) for _ in range(2)]
+def test_a_report_tries_the_same_subnets_for_the_same_seed(small: Classifier, few: ImageDataset) -> None:
+    reports = [quality_report(small.flat_weights_N, SMALL.name, few, num_random=2, seed=5) for _ in range(2)]
     assert reports[0] == reports[1]
 
 

@@ -56,8 +56,9 @@ def batch_of(space: SearchSpace, side: int) -> Batch:
     return Batch(torch.zeros(_B, space.image_channels, side, side), torch.zeros(_B, dtype=torch.int64))
 
 
-def asked(space: SearchSpace) -> list[Architecture]:
-    return [space.largest(), space.sample(random.Random("imagined"))]
+def asked(space: SearchSpace) -> Architecture:
+    """Return an architecture with layers of every kind."""
+    return space.sample(random.Random("imagined"))
 
 
 def move(supernet: Supernet) -> None:
@@ -93,23 +94,23 @@ def worker_there(space: SearchSpace, imagined: FakeTensorMode, monkeypatch: pyte
     return worker
 
 
-@pytest.mark.parametrize(("space", "is_taught"), [(TINY, False), (WIDENED, True), (STEREO_TINY, False), (STEREO_TINY, True)])
+@pytest.mark.parametrize(("space", "is_taught"), [(TINY, False), (WIDENED, True), (STEREO_TINY, True)])
 def test_a_microbatch_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_before_it_is_fetched(
     space: SearchSpace, is_taught: bool, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(monkeypatch)
     worker = worker_there(space, imagined, monkeypatch, is_taught=is_taught)
-    for architecture in asked(space):
-        with imagined:
-            batch = batch_of(space, architecture.resolution)
-            with Crossings() as crossings:
-                loss = worker.backward(batch, architecture)
-            there = Batch(batch.inputs.to(GPU), batch.targets.to(GPU))
-            with Crossings() as crossings_there:
-                worker.backward(there, architecture)
-        assert crossings.found == ["aten._to_copy.default"] * 2  # inputs and targets
-        assert not crossings_there.found  # so it can be recorded
-        assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
+    architecture = asked(space)
+    with imagined:
+        batch = batch_of(space, architecture.resolution)
+        with Crossings() as crossings:
+            loss = worker.backward(batch, architecture)
+        there = Batch(batch.inputs.to(GPU), batch.targets.to(GPU))
+        with Crossings() as crossings_there:
+            worker.backward(there, architecture)
+    assert crossings.found == ["aten._to_copy.default"] * 2  # inputs and targets
+    assert not crossings_there.found  # so it can be recorded
+    assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
 
 
 @pytest.mark.parametrize("space", [TINY, WIDENED, STEREO_TINY], ids=lambda space: space.name)
@@ -118,7 +119,6 @@ def test_the_way_back_asks_for_no_value_either(space: SearchSpace, monkeypatch: 
     register(monkeypatch)
     worker = Worker(space.name, NoData(), "meta")
     worker.teach(torch.zeros(worker.num_weights))
-    for architecture in asked(space):
-        batch = batch_of(space, architecture.resolution)
-        assert worker.backward(batch, architecture).shape == ()
+    architecture = asked(space)
+    assert worker.backward(batch_of(space, architecture.resolution), architecture).shape == ()
     assert worker._supernet.flat_gradient_N.is_meta

@@ -16,11 +16,12 @@ from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.replays import MOST_KEPT, Replays
+from tests.automl.small import SMALL
 from tests.automl.training.recorders import Counted, Replay
 
 BY_CALLS = ("cpu:0", Calls)
 BY_GPU = pytest.param(("cuda:0", CudaGraphs), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"))
-MICROBATCH = Microbatch(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.largest(), samples=8)
+MICROBATCH = Microbatch(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=SMALL.largest(), samples=8)
 
 
 def microbatches(architectures: list[Architecture], count: int) -> list[Microbatch]:
@@ -43,21 +44,21 @@ def near(one: Worker, other: Worker, microbatch: Microbatch) -> None:
 
 @pytest.mark.parametrize("device", [BY_CALLS, BY_GPU])
 def test_replayed_microbatches_are_the_same_to_the_bit_as_weights_teachers_and_microbatches_change(
-    device: tuple[str, type[Recorder]], digits: ImageDataset, supernet: Classifier
+    device: tuple[str, type[Recorder]], digits: ImageDataset, small: Classifier
 ) -> None:
     name, kind = device
     recorder = Counted(kind())
-    eager, replaying = Worker("classifier-tiny", digits, name), Worker("classifier-tiny", digits, name, recorder=recorder)
+    eager, replaying = Worker(SMALL.name, digits, name), Worker(SMALL.name, digits, name, recorder=recorder)
     for worker in (eager, replaying):
         worker.warm_up()
     before = recorder.recorded
     assert before == 2
-    asked = [TINY.largest(), TINY.smallest(), TINY.sample(random.Random("microbatch"))]
+    asked = [SMALL.largest(), SMALL.smallest(), SMALL.sample(random.Random("microbatch"))]
     for factor in (1.0, 0.5):
         for taught in (None, 0.9, 0.8):
             for worker in (eager, replaying):
-                worker.load(factor * supernet.flat_weights_N)
-                worker.teach(None if taught is None else taught * supernet.flat_weights_N)
+                worker.load(factor * small.flat_weights_N)
+                worker.teach(None if taught is None else taught * small.flat_weights_N)
             for microbatch in microbatches(asked, 6):
                 same(eager, replaying, microbatch)
             same(eager, replaying, replace(MICROBATCH, samples=9))
@@ -82,16 +83,16 @@ def test_a_stereo_microbatch_is_replayed_on_a_cpu_to_the_bit(device: tuple[str, 
     assert (recorder.recorded, recorder.replayed) == (1, 2)
 
 
-def test_weights_that_are_used_where_they_lie_are_recorded_anew_when_they_lie_elsewhere(digits: ImageDataset, supernet: Classifier) -> None:
+def test_weights_that_are_used_where_they_lie_are_recorded_anew_when_they_lie_elsewhere(digits: ImageDataset, small: Classifier) -> None:
     recorder = Counted(Calls())
-    eager, replaying = Worker("classifier-tiny", digits), Worker("classifier-tiny", digits, recorder=recorder)
-    one, other = supernet.flat_weights_N.clone(), supernet.flat_weights_N * 0.7
+    eager, replaying = Worker(SMALL.name, digits), Worker(SMALL.name, digits, recorder=recorder)
+    one, other = small.flat_weights_N.clone(), small.flat_weights_N * 0.7
     for weights, recorded in ((one, 1), (one, 1), (other, 2)):
         replaying.load(weights, in_place=True)
         for factor in (1.0, 0.9):
             weights *= factor
             eager.load(weights)
-            for microbatch in microbatches([TINY.smallest()], 3):
+            for microbatch in microbatches([SMALL.smallest()], 3):
                 same(eager, replaying, microbatch)
         assert recorder.recorded == recorded
 

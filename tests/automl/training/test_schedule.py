@@ -212,7 +212,7 @@ def test_augmentation_follows_round_and_architecture_whatever_the_resolution(sch
     assert [[plan.augmentation(round_, one) for one in others] for round_ in (1, 2, 3)] == [[40] * 3, [30] * 3, [20] * 3]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(PLANS, NAMES, st.integers(1, ROUNDS), st.integers(1, NUM_SIZES))
 def test_no_cohort_trains_more_than_its_size_allows(plan: Plan, name: str, round_: int, size: int) -> None:
     cohort, space, part = sized_name(name, size), plan.space, plan.phase(round_).space
@@ -228,7 +228,7 @@ def test_no_cohort_trains_more_than_its_size_allows(plan: Plan, name: str, round
     assert again.architectures(round_, cohort) == (architecture,)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(PLANS, NAMES, st.integers(1, ROUNDS))
 def test_a_cohort_without_a_size_trains_what_its_role_in_the_block_of_four_rounds_says(plan: Plan, name: str, round_: int) -> None:
     part = plan.phase(round_).space
