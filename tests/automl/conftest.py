@@ -38,8 +38,9 @@ def digits() -> ImageDataset:
 
 @pytest.fixture(scope="session")
 def few(digits: ImageDataset) -> ImageDataset:
-    """So few digits that a round takes no time."""
-    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+    """So few digits that a round takes no time, and measuring little."""
+    train = {"train_images": digits.train_images[:64], "train_labels": digits.train_labels[:64]}
+    return replace(digits, **train, held_out_images=digits.held_out_images[:70], held_out_labels=digits.held_out_labels[:70])
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +59,8 @@ def small(small_known: None) -> Classifier:
 
 @pytest.fixture
 def few_by_name(few: ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the digits are loaded by their name they are these, and so few are held out."""
-    digits = replace(few, held_out_images=few.held_out_images[:70], held_out_labels=few.held_out_labels[:70])
-    monkeypatch.setattr("manta_swarm.automl.data.catalog.digits", lambda: digits)
+    """Where the digits are loaded by their name they are these."""
+    monkeypatch.setattr("manta_swarm.automl.data.catalog.digits", lambda: few)
 
 
 def in_general_position(supernet: Net) -> Net:

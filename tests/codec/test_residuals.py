@@ -194,7 +194,7 @@ class Member:
     residual: Floats | None = None
 
 
-INTEGERS = hnp.arrays(np.int8, COUNT, elements=st.integers(-50, 50)).map(lambda drawn: drawn.astype(np.float32))
+INTEGERS = st.integers(0, 2**32).map(lambda seed: np.random.default_rng(seed).integers(-50, 51, COUNT).astype(np.float32))
 CODEC = "topk-512-3"  # of 24 values the 3 largest
 
 

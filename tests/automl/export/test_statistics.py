@@ -22,21 +22,21 @@ STATE = "ab" * 32
 PROVENANCE = Provenance(run="local", round=1, state=STATE, ledger_root="unknown", ledger_size=0)
 
 
-def ends_of(supernet: Supernet, digits: ImageDataset) -> list[Subnet]:
-    return [cut(supernet, one, digits, PROVENANCE) for one in (supernet.space.largest(), supernet.space.smallest())]
+def ends_of(supernet: Supernet, few: ImageDataset) -> list[Subnet]:
+    return [cut(supernet, one, few, PROVENANCE) for one in (supernet.space.largest(), supernet.space.smallest())]
 
 
 @pytest.fixture(scope="module")
-def subnets(digits: ImageDataset) -> list[Subnet]:
-    return ends_of(in_general_position(Classifier(TINY)), digits)
+def subnets(few: ImageDataset) -> list[Subnet]:
+    return ends_of(in_general_position(Classifier(TINY)), few)
 
 
 @pytest.mark.parametrize("which", ["supernet", "widened"])  # the latter has gates
 def test_a_subnet_is_whole_without_the_data_to_the_bit(
-    which: str, digits: ImageDataset, tmp_path: Path, request: pytest.FixtureRequest
+    which: str, few: ImageDataset, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     supernet: Supernet = request.getfixturevalue(which)
-    subnets = ends_of(supernet, digits)
+    subnets = ends_of(supernet, few)
     path = statistics_path(tmp_path / "round-00000001.safetensors")
     assert path.name == "round-00000001.statistics"
     add_statistics(path, subnets[:1])

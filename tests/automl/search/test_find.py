@@ -15,6 +15,7 @@ from manta_swarm.automl.data.dataset import EvaluationSet
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.latency.table import Accuracy, Conditions, LatencyTable
 from manta_swarm.automl.models.supernet import Supernet
+from manta_swarm.automl.search.evolution import Effort
 from manta_swarm.automl.spaces.choice import chosen
 from manta_swarm.automl.spaces.cost import cost_table, macs, num_weights
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
@@ -66,6 +67,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measuring:
 
 
 @pytest.fixture
+def unplotted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, which takes longer than the search."""
+    monkeypatch.setattr("manta_swarm.automl.search.report.plot", lambda *_: b"a plot")
+
+
+@pytest.fixture
 def table(tmp_path: Path) -> Path:
     """A latency table of a device on which a million MACs take a millisecond."""
     entries = {key: cost / 1e6 for key, cost in cost_table(TINY)}
@@ -111,6 +118,7 @@ def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measuring, 
     assert found["best"]["id"][:8] in result.output  # also in a narrow window: it is what people copy
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
     snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +141,9 @@ def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
     assert measured.precisions == {"bf16", "fp32"}
 
 
-def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("unplotted")
+def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(60, 8))
     result = find(snapshot, "--predictor", "--samples", "60", "--macs", "1.2e6", "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     fit = json.loads((tmp_path / "found" / "result.json").read_text())["predictor"]
@@ -151,7 +161,7 @@ def test_stereo_is_searched_by_its_end_point_error(stereo: Supernet, measured: M
     assert "EPE px" in result.stdout
 
 
-def test_real_subnets_are_measured(snapshot: Path, tmp_path: Path) -> None:
+def test_real_subnets_are_measured(snapshot: Path, few_by_name: None, tmp_path: Path) -> None:
     result = find(snapshot, "--macs", str(SMALLEST), "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "found" / "result.json").read_text())
@@ -159,6 +169,7 @@ def test_real_subnets_are_measured(snapshot: Path, tmp_path: Path) -> None:
     assert 0.0 < found["best"]["test"]["accuracy"] < 0.5
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     expected = find(snapshot, "--macs", "1.2M", "--out", tmp_path / "whole", *SHORT)
     everything, measured.architectures = measured.architectures, []
@@ -176,6 +187,7 @@ def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measur
     assert (tmp_path / "found" / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_a_search_starts_from_an_earlier_one_and_measures_nothing_again(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     assert find(snapshot, "--out", tmp_path / "first", *SHORT).exit_code == 0
     known = set(measured.architectures)
@@ -189,6 +201,7 @@ def test_a_search_starts_from_an_earlier_one_and_measures_nothing_again(snapshot
     assert_one_line(find(snapshot, "--macs", "2M", "--out", tmp_path / "found", *SHORT), "warm start is")
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_a_journal_of_an_earlier_version_goes_on_and_it_is_said(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     out = tmp_path / "found"
     assert find(snapshot, "--macs", "1.2M", "--out", out, *SHORT).exit_code == 0
@@ -203,6 +216,7 @@ def test_a_journal_of_an_earlier_version_goes_on_and_it_is_said(snapshot: Path, 
     assert find(snapshot, "--macs", "1.2M", "--out", out, *SHORT).stderr == ""
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_the_folder_is_named_by_the_snapshot_and_the_limits(
     snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

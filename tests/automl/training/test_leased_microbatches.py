@@ -34,10 +34,10 @@ def test_a_microbatch_on_the_covered_weights_and_its_own_samples_alone_has_the_g
     supernet_ = build(space)
     supernet_.initialise(torch.Generator().manual_seed(3))
     weights_N = supernet_.flat_weights_N.clone()
+    full = Worker(supernet, dataset)
+    full.load(weights_N)
     for index, architecture in enumerate(architectures_of(supernet)):
         microbatch = Microbatch(0, BASE, 0, KEY, index, architecture, 4)
-        full = Worker(supernet, dataset)
-        full.load(weights_N)
         expected = full.train(microbatch)
         indices = sample_indices(0, BASE, 0, KEY, index, dataset.num_train, 4)
         light = Worker(supernet, load(cut(dataset, indices), dataset.task, dataset.num_train, indices))
