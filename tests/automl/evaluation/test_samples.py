@@ -19,16 +19,16 @@ from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
 IMAGE_BYTES = 4 * 10 * 10
 
 
-def test_every_image_has_its_cross_entropy(supernet: Classifier, digits: ImageDataset) -> None:
-    measured = evaluate_samples(supernet, digits, TINY.smallest(), "all")
-    calibrate(supernet, digits, TINY.smallest())
-    logits = supernet(resize(digits.held_out_images, 16, 28), TINY.smallest()).detach()
-    labels = torch.from_numpy(digits.held_out_labels)
+def test_every_image_has_its_cross_entropy(supernet: Classifier, few: ImageDataset) -> None:
+    measured = evaluate_samples(supernet, few, TINY.smallest(), "all")
+    calibrate(supernet, few, TINY.smallest())
+    logits = supernet(resize(few.held_out_images, 16, 28), TINY.smallest()).detach()
+    labels = torch.from_numpy(few.held_out_labels)
     expected = F.cross_entropy(logits, labels, reduction="none").numpy()
     assert np.abs(np.array(measured.losses) / LOSS_UNIT - expected).max() < 0.001
     assert measured.loss == pytest.approx(measured.quality["loss"], abs=1 / LOSS_UNIT)
     assert measured.wrong.tolist() == (logits.argmax(1) != labels).nonzero().flatten().tolist()
-    assert {"accuracy": measured.quality["accuracy"]} == evaluate(supernet, digits, [TINY.smallest()])[0]
+    assert {"accuracy": measured.quality["accuracy"]} == evaluate(supernet, few, [TINY.smallest()])[0]
 
 
 def test_every_window_has_its_mean_error(stereo: Stereo) -> None:
@@ -40,11 +40,11 @@ def test_every_window_has_its_mean_error(stereo: Stereo) -> None:
     assert not measured.wrong
 
 
-def test_in_bf16_figures_are_near_those_in_fp32_and_not_the_same(supernet: Classifier, digits: ImageDataset) -> None:
-    exact, rounded, again = (evaluate_samples(supernet, digits, TINY.smallest(), "all", each) for each in ("fp32", "bf16", "fp32"))
+def test_in_bf16_figures_are_near_those_in_fp32_and_not_the_same(supernet: Classifier, few: ImageDataset) -> None:
+    exact, rounded, again = (evaluate_samples(supernet, few, TINY.smallest(), "all", each) for each in ("fp32", "bf16", "fp32"))
     assert again == exact != rounded
     assert rounded.loss == pytest.approx(exact.loss, rel=0.05)
-    qualities = [evaluate(supernet, digits, [TINY.smallest()], precision=each)[0] for each in ("fp32", "bf16")]
+    qualities = [evaluate(supernet, few, [TINY.smallest()], precision=each)[0] for each in ("fp32", "bf16")]
     assert [each["accuracy"] for each in qualities] == [each.quality["accuracy"] for each in (exact, rounded)]
 
 
@@ -56,10 +56,10 @@ def test_in_bf16_disparities_are_near_those_in_fp32_and_not_the_same(stereo: Ste
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_statistics_and_outputs_are_fp32_whatever_is_computed_in(precision: str, supernet: Classifier, digits: ImageDataset) -> None:
+def test_statistics_and_outputs_are_fp32_whatever_is_computed_in(precision: str, supernet: Classifier, few: ImageDataset) -> None:
     weights = supernet.flat_weights_N.clone()
-    calibrate(supernet, digits, TINY.smallest(), 256, precision)
-    outputs = outputs_of(supernet, resize(digits.held_out_images[:5], 16, 28), TINY.smallest(), precision)
+    calibrate(supernet, few, TINY.smallest(), 256, precision)
+    outputs = outputs_of(supernet, resize(few.held_out_images[:5], 16, 28), TINY.smallest(), precision)
     assert outputs.dtype == torch.float32
     assert {buffer.dtype for buffer in supernet.buffers()} == {torch.float32}
     assert torch.equal(supernet.flat_weights_N, weights)
@@ -78,9 +78,9 @@ def test_a_window_of_which_nothing_is_known_is_no_sample(stereo: Stereo) -> None
     assert len(evaluate_samples(stereo, dataset, STEREO_TINY.smallest(), "all").losses) == 2
 
 
-def test_broken_weights_show_in_the_quality(supernet: Classifier, digits: ImageDataset) -> None:
+def test_broken_weights_show_in_the_quality(supernet: Classifier, few: ImageDataset) -> None:
     supernet.flat_weights_N.fill_(float("nan"))
-    measured = evaluate_samples(supernet, digits, TINY.smallest(), "search")
+    measured = evaluate_samples(supernet, few, TINY.smallest(), "search")
     assert np.isnan(measured.quality["loss"])
     assert set(measured.losses) == {MAX_LOSS}
 
@@ -167,8 +167,8 @@ def test_two_that_read_the_same_at_once_both_get_it_and_it_counts_once() -> None
     assert kept.size_bytes == 10 * (IMAGE_BYTES + 8)
 
 
-def test_what_is_measured_with_kept_batches_is_the_same_to_the_bit(supernet: Classifier, digits: ImageDataset) -> None:
-    expected = evaluate_samples(supernet, digits, TINY.smallest(), "test")
+def test_what_is_measured_with_kept_batches_is_the_same_to_the_bit(supernet: Classifier, few: ImageDataset) -> None:
+    expected = evaluate_samples(supernet, few, TINY.smallest(), "test")
     for limit in (0, 1 << 20, 1 << 30):
-        kept = KeptBatches(digits, limit)
+        kept = KeptBatches(few, limit)
         assert [evaluate_samples(supernet, kept, TINY.smallest(), "test") for _ in range(2)] == [expected] * 2

@@ -5,6 +5,7 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from manta_swarm.automl.evaluation.held_out import Quality
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
@@ -49,6 +50,7 @@ class UnevenTable:
         return self._prices[key]
 
 
+@cache
 def latency_of(seed: int) -> Cost:
     return Latency(UnevenTable(seed))
 

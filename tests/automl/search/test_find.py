@@ -143,7 +143,7 @@ def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
 
 @pytest.mark.usefixtures("unplotted")
 def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(60, 8))
+    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(30, 6))
     result = find(snapshot, "--predictor", "--samples", "60", "--macs", "1.2e6", "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     fit = json.loads((tmp_path / "found" / "result.json").read_text())["predictor"]

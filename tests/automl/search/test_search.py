@@ -24,7 +24,7 @@ REGION = Region(TINY, [Constraint(MACS, 1.2e6)])
 
 @pytest.fixture(autouse=True)
 def _few_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(60, 8))
+    monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(30, 6))
 
 
 def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal | None = None) -> Found:

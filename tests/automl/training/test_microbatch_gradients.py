@@ -13,12 +13,13 @@ from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
-from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
+from manta_swarm.automl.spaces.space import STEREO_TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker, fetch
 from manta_swarm.protocol.microbatches import microbatch_seed, sample_indices
+from tests.automl.small import SMALL
 
 MICROBATCH = Microbatch(
-    run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("microbatch")), samples=16
+    run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=SMALL.sample(random.Random("microbatch")), samples=16
 )
 
 OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
@@ -27,17 +28,22 @@ ONE = torch.ones(())  # a loss
 
 
 @pytest.fixture
+def supernet(small: Classifier) -> Classifier:
+    return small
+
+
+@pytest.fixture
 def worker(digits: ImageDataset, supernet: Classifier) -> Worker:
-    worker = Worker("classifier-tiny", digits)
+    worker = Worker(SMALL.name, digits)
     worker.load(supernet.flat_weights_N)
     return worker
 
 
 def test_a_microbatch_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
     first = worker.train(MICROBATCH)
-    worker.train(replace(MICROBATCH, index=2, architecture=TINY.largest()))
+    worker.train(replace(MICROBATCH, index=2, architecture=SMALL.largest()))
     torch.rand(3), random.random(), np.random.random()
-    other = Worker("classifier-tiny", digits)
+    other = Worker(SMALL.name, digits)
     other.load(supernet.flat_weights_N)
     for again in (worker.train(MICROBATCH), other.train(MICROBATCH)):
         assert torch.equal(again.gradient, first.gradient)
@@ -62,7 +68,7 @@ def test_a_microbatch_leaves_the_weights_and_the_global_generators_alone(worker:
 
 
 def test_warming_up_changes_nothing_that_a_microbatch_gives(digits: ImageDataset, supernet: Classifier) -> None:
-    worker = Worker("classifier-tiny", digits, OTHER_DEVICE)
+    worker = Worker(SMALL.name, digits, OTHER_DEVICE)
     worker.load(supernet.flat_weights_N)
     before = worker.train(MICROBATCH)
     worker.warm_up()
@@ -95,7 +101,7 @@ def no_memory(inputs: Tensor) -> Tensor:
 
 
 def test_a_device_makes_the_samples_once_it_made_the_same_as_the_cpu(digits: ImageDataset, supernet: Classifier, worker: Worker) -> None:
-    there = Worker("classifier-tiny", Elsewhere(digits, Tensor.clone), OTHER_DEVICE)
+    there = Worker(SMALL.name, Elsewhere(digits, Tensor.clone), OTHER_DEVICE)
     there.load(supernet.flat_weights_N)
     assert there.makes_samples == "cpu"
     there.warm_up()
@@ -112,7 +118,7 @@ def test_a_device_that_makes_other_samples_or_none_leaves_them_to_the_cpu(
     worker: Worker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    there = Worker("classifier-tiny", Elsewhere(digits, makes), OTHER_DEVICE)
+    there = Worker(SMALL.name, Elsewhere(digits, makes), OTHER_DEVICE)
     there.load(supernet.flat_weights_N)
     there.warm_up()
     assert there.makes_samples == "cpu"
@@ -122,7 +128,7 @@ def test_a_device_that_makes_other_samples_or_none_leaves_them_to_the_cpu(
 
 def test_a_device_that_has_no_memory_for_samples_is_not_taken_for_one_that_cannot_make_them(digits: ImageDataset) -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        Worker("classifier-tiny", Elsewhere(digits, no_memory), OTHER_DEVICE).warm_up()
+        Worker(SMALL.name, Elsewhere(digits, no_memory), OTHER_DEVICE).warm_up()
 
 
 def test_a_microbatches_gradient_is_that_of_the_mean_loss_over_its_samples(
@@ -181,7 +187,7 @@ def test_weights_and_teacher_that_are_used_where_they_lie_give_the_same_bits_and
     worker: Worker, digits: ImageDataset, supernet: Classifier
 ) -> None:
     weights, teacher = supernet.flat_weights_N.clone(), supernet.flat_weights_N * 0.9
-    there = Worker("classifier-tiny", digits)
+    there = Worker(SMALL.name, digits)
     there.load(weights, in_place=True)
     for factor in (1.0, 0.5):
         weights.copy_(factor * supernet.flat_weights_N)
@@ -216,7 +222,7 @@ def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, su
 
 def test_the_largest_network_learns_nothing_from_itself_as_its_teacher(worker: Worker, supernet: Classifier) -> None:
     # The cross entropy to one's own probabilities is smallest where they are equal: no gradient comes from it.
-    largest = replace(MICROBATCH, architecture=TINY.largest())
+    largest = replace(MICROBATCH, architecture=SMALL.largest())
     alone = worker.train(largest).gradient
     worker.teach(supernet.flat_weights_N)
     torch.testing.assert_close(worker.train(largest).gradient, alone, rtol=1e-3, atol=1e-5)
