@@ -61,7 +61,7 @@ def test_the_smallest_architecture_has_the_fewest_macs_and_weights() -> None:
 
 
 @given(SEEDS, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_nothing_that_comes_out_of_a_region_violates_a_constraint(seed: int, macs_share: float, latency_share: float) -> None:
     latency = latency_of(seed % 7)
     constraints = []
@@ -85,7 +85,7 @@ def test_nothing_that_comes_out_of_a_region_violates_a_constraint(seed: int, mac
 
 
 @given(SEEDS)
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_a_limit_at_the_very_minimum_is_kept(seed: int) -> None:
     cost = latency_of(seed % 20)
     region = Region(SMALL, [Constraint(cost, cost.of(cheapest(SMALL, cost)))])

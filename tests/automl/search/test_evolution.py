@@ -39,7 +39,7 @@ def test_evolution_finds_the_true_optimum_under_a_constraint(limit: float) -> No
 
 
 @given(st.floats(0.0, 1.0), st.integers(0, 2**32))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_no_architecture_is_scored_that_violates_a_constraint_or_twice(share: float, seed: int) -> None:
     weights = weights_of(SMALL)
     constraints = [

@@ -27,15 +27,21 @@ def _few_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manta_swarm.automl.search.search._PREDICTED_EFFORT", Effort(30, 6))
 
 
-def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal | None = None) -> Found:
-    return search(REGION, [MACS], evaluator, strategy, journal or Journal(), Silent())
+def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal, watch: Silent | None = None) -> Found:
+    return search(REGION, [MACS], evaluator, strategy, journal, watch or Silent())
 
 
 @cache
+def heard(strategy: Strategy) -> tuple[Found, list[tuple[str, Architecture]], Silent, Journal]:
+    """Return what a search finds, what it asks for, what is heard of it, and what is kept of it."""
+    evaluator, watch, journal = SyntheticEvaluator(), Silent(), Journal()
+    return searched(evaluator, strategy, journal, watch), evaluator.asked, watch, journal
+
+
 def undisturbed(strategy: Strategy) -> tuple[Found, list[tuple[str, Architecture]]]:
     """Return what a search finds, and what it asks for."""
-    evaluator = SyntheticEvaluator()
-    return searched(evaluator, strategy), evaluator.asked
+    found, asked, _, _ = heard(strategy)
+    return found, asked
 
 
 def test_the_front_of_a_space_within_the_budget_equals_brute_force() -> None:
@@ -84,9 +90,9 @@ def test_a_search_that_was_broken_off_goes_on_to_the_same_result(strategy: Strat
 
 
 def test_a_finished_search_measures_nothing_when_repeated() -> None:
-    journal, again = Journal(), SyntheticEvaluator()
-    expected, _ = undisturbed(PREDICTED)
-    assert searched(SyntheticEvaluator(), PREDICTED, journal) == searched(again, PREDICTED, journal) == expected
+    again = SyntheticEvaluator()
+    expected, _, _, journal = heard(PREDICTED)
+    assert searched(again, PREDICTED, journal) == expected
     assert again.asked == []
 
 
@@ -110,7 +116,7 @@ def test_a_search_is_at_least_as_good_as_two_hundred_random_architectures() -> N
     strategy = Strategy(Effort(20, 10), seed=1, has_predictor=False, num_samples=40)
     rng = random.Random(5)
     best_of_random = max(map(score_of, REGION.sample_new(200, rng)))
-    assert searched(SyntheticEvaluator(), strategy).best.search.quality["accuracy"] >= best_of_random
+    assert searched(SyntheticEvaluator(), strategy, Journal()).best.search.quality["accuracy"] >= best_of_random
 
 
 def test_a_quality_that_is_no_number_is_refused() -> None:
@@ -129,10 +135,9 @@ def test_large_spaces_get_a_predictor_and_small_ones_do_not() -> None:
 
 
 def test_the_watch_hears_of_every_measurement() -> None:
-    watch, evaluator = Silent(), SyntheticEvaluator()
-    search(REGION, [MACS], evaluator, PREDICTED, Journal(), watch)
+    _, asked, watch, _ = heard(PREDICTED)
     assert [what for what, _ in watch.parts] == ["sampling", "verifying", "testing"]
-    assert watch.count == sum(total for _, total in watch.parts) == len(evaluator.asked)
+    assert watch.count == sum(total for _, total in watch.parts) == len(asked)
 
 
 def test_several_axes_make_one_front_over_all_of_them() -> None:
