@@ -19,16 +19,16 @@ from manta_swarm.automl.spaces.space import STEREO_TINY, TINY
 IMAGE_BYTES = 4 * 10 * 10
 
 
-def test_every_image_has_its_cross_entropy(supernet: Classifier, few: ImageDataset) -> None:
-    measured = evaluate_samples(supernet, few, TINY.smallest(), "all")
-    calibrate(supernet, few, TINY.smallest())
-    logits = supernet(resize(few.held_out_images, 16, 28), TINY.smallest()).detach()
-    labels = torch.from_numpy(few.held_out_labels)
+def test_every_image_has_its_cross_entropy(supernet: Classifier, digits: ImageDataset) -> None:
+    measured = evaluate_samples(supernet, digits, TINY.smallest(), "all")
+    calibrate(supernet, digits, TINY.smallest())
+    logits = supernet(resize(digits.held_out_images, 16, 28), TINY.smallest()).detach()
+    labels = torch.from_numpy(digits.held_out_labels)
     expected = F.cross_entropy(logits, labels, reduction="none").numpy()
     assert np.abs(np.array(measured.losses) / LOSS_UNIT - expected).max() < 0.001
     assert measured.loss == pytest.approx(measured.quality["loss"], abs=1 / LOSS_UNIT)
     assert measured.wrong.tolist() == (logits.argmax(1) != labels).nonzero().flatten().tolist()
-    assert {"accuracy": measured.quality["accuracy"]} == evaluate(supernet, few, [TINY.smallest()])[0]
+    assert {"accuracy": measured.quality["accuracy"]} == evaluate(supernet, digits, [TINY.smallest()])[0]
 
 
 def test_every_window_has_its_mean_error(stereo: Stereo) -> None:
@@ -167,8 +167,8 @@ def test_two_that_read_the_same_at_once_both_get_it_and_it_counts_once() -> None
     assert kept.size_bytes == 10 * (IMAGE_BYTES + 8)
 
 
-def test_what_is_measured_with_kept_batches_is_the_same_to_the_bit(supernet: Classifier, few: ImageDataset) -> None:
-    expected = evaluate_samples(supernet, few, TINY.smallest(), "test")
+def test_what_is_measured_with_kept_batches_is_the_same_to_the_bit(supernet: Classifier, digits: ImageDataset) -> None:
+    expected = evaluate_samples(supernet, digits, TINY.smallest(), "test")
     for limit in (0, 1 << 20, 1 << 30):
-        kept = KeptBatches(few, limit)
+        kept = KeptBatches(digits, limit)
         assert [evaluate_samples(supernet, kept, TINY.smallest(), "test") for _ in range(2)] == [expected] * 2
