@@ -68,7 +68,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal to a program that runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
