@@ -125,8 +125,12 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
         live = read_json(tmp_path / "aggregator" / "status.json")
         assert set(live["heard"]) == keys
         assert live["calls"]["manifest"]["calls"] >= 3  # and the others had called
-        found = asked(aggregator["monitor"], "api/now")["peers"]
-        assert (found["known"], found["present"]) == (2, 2)
+
+        def of_now() -> tuple[int, int]:
+            found = asked(aggregator["monitor"], "api/now")["peers"]
+            return found["known"], found["present"]
+
+        programs.wait_until(lambda: of_now() == (2, 2), "the page has heard of both a moment ago")
         assert {one["peer"] for one in asked(aggregator["monitor"], "api/peers")["peers"]} == {
             peer_name(bytes.fromhex(key)) for key in keys
         }
