@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.storage import DATABASE
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection
-from tests import forked
+from tests.command import typed
 from tests.etcds import free_port
 from tests.network.processes import Programs, Status
 
@@ -86,14 +87,7 @@ class OperatorPrograms(Programs):
         return leader
 
 
-def log_of(directory: Path) -> list[str]:
-    """Return what ``ledger verify`` says of an operator's log that nobody writes: how many entries and rounds, and the root."""
-    ended = forked.run("manta_swarm.aggregator.cli", "ledger", "verify", "--dir", directory)
-    assert ended.returncode == 0, ended.stderr
-    return [line for line in ended.stdout.splitlines() if line.startswith(("verified", "root"))]
-
-
 def _key_in(directory: Path) -> str:
-    ended = forked.run("manta_swarm.aggregator.cli", "key", "--dir", directory)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.strip()
+    ended = typed(main, "key", "--dir", directory)
+    assert ended.exit_code == 0, ended.errors
+    return ended.output.strip()
