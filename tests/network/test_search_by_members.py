@@ -1,10 +1,7 @@
 """A search whose networks the members of a real run measure, one of whom lies: the same front as on one computer, and the liar's name."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +9,41 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
+from manta_swarm.automl.commands.doors import Ways
+from manta_swarm.programs.doors import Network
 from manta_swarm.protocol.signing import peer_name
-from tests import forked
-from tests.network.processes import DEADLINE_S, ROOT, Programs, small_run, wait_for
+from tests.network.processes import ROOT, Programs, small_run
 
-pytestmark = pytest.mark.swarm
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),  # hivemind's way to find its daemon
+]
 
-MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
+MEMBERS = {"one": "honest", "other": "here", "liar": "lying"}
 OPTIONS = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
 
 
-def searched(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Return how ``manta-search ARGUMENTS`` ended."""
-    return forked.run("tests.network.searching", *arguments)
+def searched(*arguments: str | Path) -> str:
+    """Return what ``manta-search find ARGUMENTS`` says."""
+    ended = CliRunner().invoke(main, ["find", *OPTIONS, *map(str, arguments)], obj=Ways(Network()))
+    assert ended.exit_code == 0, ended.output
+    return ended.output
 
 
-def ended_in_the_middle(folder: Path, *arguments: str | Path) -> int:
-    """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in ``folder``."""
+def end_in_the_middle(programs: Programs, address: str) -> int:
+    """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in a folder of its own."""
+    folder, out = programs.directory / "temporary", programs.directory / "ended"
     folder.mkdir()
-    out = folder.parent / "ended"
-    command = [sys.executable, "-m", "tests.network.searching", "find", *map(str, arguments), "--out", str(out)]
-    searching = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ROOT, "TMPDIR": str(folder)})
-    try:
-        wait_for(lambda: searching.poll() is not None or any(out.glob("*.safetensors")), "it has the state")
-        assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
-        searching.send_signal(signal.SIGTERM)
-        return searching.wait(DEADLINE_S)
-    finally:
-        searching.kill()
-        searching.wait()
+    command = ("-P", "-m", "tests.network.searching", "find", "--peers", address, *OPTIONS, "--out", str(out))
+    programs.start_command("search", *command, environment={"PYTHONPATH": ROOT, "TMPDIR": str(folder)})
+    programs.wait_until(lambda: any(out.glob("*.safetensors")), "it has the state")
+    assert any(folder.iterdir())
+    assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
+    programs.expect_end("search")
+    programs._children["search"].process.send_signal(signal.SIGTERM)
+    exit_code = programs.wait_for_end("search")
+    assert not list(folder.iterdir())
+    return exit_code
 
 
 def result(folder: Path) -> dict[str, Any]:
@@ -70,17 +73,14 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
             programs.start_command(name, *member, *where, *own, environment={"PYTHONPATH": ROOT})
         programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in MEMBERS), "all know all")
         programs.wait_for_round(1)
-        ended = searched("find", "--peers", address, *OPTIONS, "--out", by_members)
-        assert ended.returncode == 0, ended.stderr
+        said = searched("--peers", address, "--out", by_members)
         liar = programs.status("liar")
-        assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
-        assert "by the word of these alone" not in ended.stdout
-        assert ended_in_the_middle(tmp_path / "temporary", "--peers", address, *OPTIONS) == 128 + signal.SIGTERM
-        assert not list((tmp_path / "temporary").iterdir())
+        assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in said
+        assert "by the word of these alone" not in said
+        assert end_in_the_middle(programs, address) == 128 + signal.SIGTERM
 
     (snapshot,) = by_members.glob("*.safetensors")
-    ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *OPTIONS, "--out", str(alone)])
-    assert ended_alone.exit_code == 0, ended_alone.output
+    searched("--snapshot", snapshot, "--out", alone)
     there, here = result(by_members), result(alone)
     assert as_good(there["front"], here["front"])
     assert as_good(here["front"], there["front"])
