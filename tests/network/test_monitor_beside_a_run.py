@@ -39,8 +39,8 @@ def child_of(pid: int, program: str) -> psutil.Process | None:
 
 
 def test_a_monitor_that_is_killed_or_stands_still_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
-    quick = {"first_open_s": 0.3, "min_open_s": 0.3, "max_open_s": 2}
-    config = small_run(rounds=ROUNDS, **quick).model_copy(update={"monitor": MonitorSection(evaluate_share=0.0)})
+    short = {"first_open_s": 1.0, "min_open_s": 1.0, "max_open_s": 2.0, "target_batch": 32, "max_claim_samples": 32, "weight_cap": 32}
+    config = small_run(rounds=ROUNDS, **short).model_copy(update={"monitor": MonitorSection(evaluate_share=0.0)})
     with Programs(tmp_path, config) as programs:
         status = programs.start_aggregator("--monitor", "127.0.0.1:0")
         url, pid = status["monitor"], status["pid"]

@@ -7,9 +7,10 @@ import pytest
 
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.automl.training.update import state_digest
+from manta_swarm.peer.cli import main
 from manta_swarm.peer.commands.specialise import newest_state
 from manta_swarm.peer.config import load_config
-from tests import forked
+from tests.command import typed
 from tests.network.processes import LITTLE_WORK, Programs, small_run
 
 pytestmark = [
@@ -20,9 +21,9 @@ pytestmark = [
 
 def command(*arguments: str | Path, exit_code: int = 0) -> str:
     """Return what ``manta-peer ARGUMENTS`` prints."""
-    ended = forked.run("manta_swarm.peer.cli", *arguments)
-    assert (ended.returncode, ended.stderr) == (exit_code, "")
-    return ended.stdout
+    ended = typed(main, *arguments)
+    assert (ended.exit_code, ended.errors) == (exit_code, "")
+    return ended.output
 
 
 def test_a_peer_is_limited_looked_at_and_left_from_another_terminal(tmp_path: Path) -> None:

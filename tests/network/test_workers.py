@@ -8,10 +8,13 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
-from tests import forked
+from manta_swarm.peer.cli import main
+from tests.command import typed
 from tests.network.processes import Programs, are_gone, processes_of, small_run
 
 pytestmark = pytest.mark.swarm
+
+FEW = {"target_batch": 32, "max_claim_samples": 32, "weight_cap": 32}  # samples: a microbatch for each worker in a round
 
 
 def workers_of(programs: Programs, name: str) -> dict[int, psutil.Process]:
@@ -22,13 +25,13 @@ def workers_of(programs: Programs, name: str) -> dict[int, psutil.Process]:
 
 def command(*arguments: str | Path) -> str:
     """Return what ``manta-peer ARGUMENTS`` prints."""
-    ended = forked.run("manta_swarm.peer.cli", *arguments)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout
+    ended = typed(main, *arguments)
+    assert (ended.exit_code, ended.errors) == (0, "")
+    return ended.output
 
 
 def test_a_peer_goes_on_when_a_worker_is_killed_and_after_a_pause_and_loses_no_sample(tmp_path: Path) -> None:
-    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=1.0, min_open_s=1.0)) as programs:
+    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=1.0, min_open_s=1.0, **FEW)) as programs:
         programs.start_aggregator()
         programs.start_peer("peer", "cohort-0", "--workers", "2")
         programs.wait_until(lambda: programs.status("peer").get("workers") == 2, "both workers are there")
