@@ -1,45 +1,49 @@
 """A swarm whose data stay at home, with the real programs: two peers with different images of their own."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.measures import Measures
+from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.image_folder import write_class_folders
-from tests.network.processes import DEADLINE_S, processes_of
+from manta_swarm.runtime.child import Child, Program
+from tests import forked
+from tests.command import typed
+from tests.network.processes import processes_of
 
 pytestmark = pytest.mark.swarm
 
 
-def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_spread(tmp_path: Path) -> None:
+class ForkedChild(Child):
+    """A program of a swarm that starts in a moment (``tests.forked``)."""
+
+    @classmethod
+    def start(cls, program: Program) -> "ForkedChild":
+        server = forked.server()
+        if server is None or program.log_path is None:
+            return super().start(program)
+        process: Any = server.start(program.command[program.command.index("-m") + 1 :], program.log_path, program.environment)
+        return cls(program, process)
+
+
+def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manta_swarm.aggregator.local.swarm.Child", ForkedChild)
     whole, own, directory = digits(), tmp_path / "own", tmp_path / "swarm"
     for name, classes in (("even", (0, 2, 4, 6, 8)), ("odd", (1, 3, 5))):
         chosen = np.flatnonzero(np.isin(whole.train_labels, classes))[:300]
         write_class_folders(whole, chosen.tolist(), own / name)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "manta_swarm.aggregator.local.cli",
-        "up",
-        "--no-monitor",
-        "--dir",
-        str(directory),
-        "--private",
-        str(own),
-        "--rounds",
-        "3",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = typed(main, "up", "--no-monitor", "--dir", directory, "--private", own, "--rounds", 3)
+    assert done.exit_code == 0, done.output + done.errors
     assert processes_of(directory) == []
     report = json.loads((directory / "report.json").read_text())
     assert (report["data"], report["all_peers_agree"], report["rounds_committed"]) == ("private", True, 3)
@@ -55,7 +59,7 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     said = [peer["own_largest"] for peer in report["peers"]]
     assert asdict(spread.largest) == pytest.approx({"least": min(said), "median": sum(said) / 2, "best": max(said)})
     for line in ("unaudited credits", "held-out images of 2 of them, as they say"):
-        assert line in " ".join(done.stdout.split())
+        assert line in " ".join(done.output.split())
     for number, classes_there in ((0, 5), (1, 3)):
         log = (directory / f"peer-{number}.log").read_text()
         assert f"of {classes_there} of the run's 10 classes" in log
