@@ -20,7 +20,7 @@ from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path) -> None:
