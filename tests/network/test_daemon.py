@@ -22,8 +22,9 @@ from manta_swarm.network.daemon import HangUps, ask
 from manta_swarm.network.node import Node, peer_name, short_name
 from manta_swarm.protocol.errors import MantaError, UserError
 from manta_swarm.protocol.signing import PublicKey, peer_id
+from tests import forked
 from tests.network.nodes import LARGE, PEERS, SMALL, daemon_of, echo, nodes_of, own_processes, remember_processes, run, start, with_nodes
-from tests.network.processes import are_gone, wait_for
+from tests.network.processes import DEADLINE_S, are_gone, wait_for
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -63,33 +64,23 @@ def test_a_short_name_is_the_end_of_a_name() -> None:
     assert peer_name(key).endswith(short_name(key))
 
 
-_CHILD = """
-import asyncio, sys
-from pathlib import Path
-from manta_swarm.protocol.signing import Identity
-from manta_swarm.network.node import Node
-
-async def main():
-    identity, path = Identity(b"c" * 32), Path(sys.argv[1])
-    path.write_bytes(identity.to_libp2p())
-    node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"])
-    print(node._socket_dir, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.swarm
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_program_leaves_no_daemon_and_no_sockets(tmp_path: Path, number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", _CHILD, str(tmp_path / "key")], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        socket_dir = Path(child.stdout.readline().strip())
-        family = psutil.Process(child.pid).children(recursive=True)
-        assert len(family) == 2  # the keeper and the daemon
-        assert socket_dir.is_dir()
-        child.send_signal(number)
+    command, log = ("tests.network.lone_node", str(tmp_path)), tmp_path / "log"
+    server = forked.server()
+    if server is None:
+        with log.open("wb") as output:
+            child: Any = subprocess.Popen([sys.executable, "-m", *command], stdout=output)
+    else:
+        child = server.start(command, log, {})
+    wait_for(lambda: log.exists() and log.read_text().endswith("\n"), "its node is there")
+    socket_dir = Path(log.read_text().strip())
+    family = psutil.Process(child.pid).children(recursive=True)
+    assert len(family) == 2  # the keeper and the daemon
+    assert socket_dir.is_dir()
+    child.send_signal(number)
+    assert child.wait(DEADLINE_S) == -number
     wait_for(lambda: are_gone(family), "the daemon is gone")
     wait_for(lambda: not socket_dir.exists(), "the sockets are gone")
 
@@ -155,7 +146,7 @@ def test_no_traceback_is_left_by_callers_that_hang_up_or_die(tmp_path: Path) -> 
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: left.append(context))
         async with nodes_of(tmp_path, 1) as (a,):
             await a.serve("slow", slow)
-            for turn in range(4):
+            for turn in range(2):
                 known = await a.addresses()
                 others = [await start(tmp_path, 1 + number, known, listen=known[:0]) for number in range(2)]
                 others.append(await start(tmp_path, 3, known))

@@ -75,23 +75,35 @@ def test_many_large_calls_at_once_are_all_answered(tmp_path: Path) -> None:
     with_nodes(tmp_path, 2, work)
 
 
-@pytest.mark.parametrize("request_bytes", [SMALL, LARGE], ids=["small", "large"])
-def test_a_refusal_arrives_with_its_reason_fit_for_a_terminal(tmp_path: Path, request_bytes: bytes) -> None:
+def test_a_refusal_arrives_with_its_reason_fit_for_a_terminal(tmp_path: Path) -> None:
     async def work(a: Node, b: Node) -> None:
         await a.serve("no", refuse)
-        with pytest.raises(Refused) as caught:
-            await b.call(a.key, "no", request_bytes, timeout_s=30)
-        assert str(caught.value) == f"no {len(request_bytes)} bytes, ?[31mplease"
+        for request in (SMALL, LARGE):
+            with pytest.raises(Refused) as caught:
+                await b.call(a.key, "no", request, timeout_s=30)
+            assert str(caught.value) == f"no {len(request)} bytes, ?[31mplease"
+        with pytest.raises(ValueError, match="at most"):  # and what is too large is not sent
+            await b.call(a.key, "no", bytes(MAX_MESSAGE_BYTES + 1), timeout_s=5)
 
     with_nodes(tmp_path, 2, work)
 
 
-def test_what_failed_here_is_logged_here_once_and_no_caller_sees_a_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_failed_here_is_logged_here_once_and_a_bug_reaches_the_caller_as_no_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(a: Node, b: Node) -> None:
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context.get("exception")))
         await a.serve("fail", fail)
+        await a.serve("bug", break_down)
         for request in (SMALL, LARGE):
-            with pytest.raises(Refused, match=r"^something failed on that computer, through no fault of this call$"):
+            with pytest.raises(Refused, match=r"^something failed on that computer, through no fault of this call$"):  # and no path
                 await b.call(a.key, "fail", request, timeout_s=30)
+        assert errors == []
+        for request in (SMALL, LARGE):
+            with pytest.raises(Unreachable):
+                await b.call(a.key, "bug", request, timeout_s=10)
+        assert [type(error) for error in errors] == [ZeroDivisionError]  # the large one; hivemind tells the small one's caller
 
     with_nodes(tmp_path, 2, work)
     assert [record.getMessage() for record in caplog.records if "call not answered" in record.getMessage()] == [
@@ -99,60 +111,40 @@ def test_what_failed_here_is_logged_here_once_and_no_caller_sees_a_path(tmp_path
     ]
 
 
-@pytest.mark.parametrize("request_bytes", [SMALL, LARGE], ids=["small", "large"])
-def test_who_does_not_answer_is_unreachable_by_the_deadline(tmp_path: Path, request_bytes: bytes) -> None:
+def test_who_does_not_answer_is_unreachable_by_the_deadline(tmp_path: Path) -> None:
     async def work(a: Node, b: Node) -> None:
         c = await start(tmp_path, 2, await a.addresses())
-        await c.serve("echo", echo)
-        assert await b.call(c.key, "echo", request_bytes, timeout_s=30)
+        for node in (a, c):
+            await node.serve("echo", echo)
         await a.serve("never", wait_for_ever)
-        await a.serve("echo", echo)
-        with pytest.raises(Unreachable, match=r"\(never\) did not answer within 0.3 s"):
-            await b.call(a.key, "never", request_bytes, timeout_s=0.3)
-        with pytest.raises(Unreachable):
-            await b.call(PEERS[7].public_key, "echo", request_bytes, timeout_s=5)  # nobody
-        with pytest.raises(Unreachable):
-            await b.call(a.key, "unknown", request_bytes, timeout_s=5)
+        for request in (SMALL, LARGE):
+            assert await b.call(c.key, "echo", request, timeout_s=30)
+            with pytest.raises(Unreachable, match=r"\(never\) did not answer within 0.3 s"):
+                await b.call(a.key, "never", request, timeout_s=0.3)
+            with pytest.raises(Unreachable):
+                await b.call(PEERS[7].public_key, "echo", request, timeout_s=5)  # nobody
+            with pytest.raises(Unreachable):
+                await b.call(a.key, "unknown", request, timeout_s=5)
         await c.close()
-        with pytest.raises(Unreachable):
-            await b.call(c.key, "echo", request_bytes, timeout_s=5)
-        assert await b.call(a.key, "echo", request_bytes, timeout_s=30) == b.key + request_bytes
-
-    with_nodes(tmp_path, 2, work)
-
-
-def test_a_bug_in_a_handler_reaches_the_caller_as_no_answer(tmp_path: Path) -> None:
-    async def work(a: Node, b: Node) -> None:
-        errors: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context.get("exception")))
-        await a.serve("bug", break_down)
         for request in (SMALL, LARGE):
             with pytest.raises(Unreachable):
-                await b.call(a.key, "bug", request, timeout_s=10)
-        assert [type(error) for error in errors] == [ZeroDivisionError]  # the large one; hivemind tells the small one's caller
+                await b.call(c.key, "echo", request, timeout_s=5)
+            assert await b.call(a.key, "echo", request, timeout_s=30) == b.key + request
 
     with_nodes(tmp_path, 2, work)
 
 
-def test_a_request_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
-    async def work(a: Node, b: Node) -> None:
-        with pytest.raises(ValueError, match="at most"):
-            await b.call(a.key, "echo", bytes(MAX_MESSAGE_BYTES + 1), timeout_s=5)
-
-    with_nodes(tmp_path, 2, work)
-
-
-@pytest.mark.parametrize("request_bytes", [SMALL, LARGE], ids=["small", "large"])
-def test_a_node_whose_calls_were_cancelled_still_hears(tmp_path: Path, request_bytes: bytes) -> None:
+def test_a_node_whose_calls_were_cancelled_still_hears(tmp_path: Path) -> None:
     async def work(a: Node, b: Node) -> None:
         await a.serve("echo", echo)
-        for attempt in range(60):
-            calls = [asyncio.create_task(b.call(a.key, "echo", request_bytes, timeout_s=30)) for _ in range(10)]
-            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=random.Random(attempt).random() * 0.02)
-            for call in calls:  # some of their answers are just being read
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-        assert await b.call(a.key, "echo", request_bytes, timeout_s=10) == b.key + request_bytes
+        for request in (SMALL, LARGE):
+            for attempt in range(60):
+                calls = [asyncio.create_task(b.call(a.key, "echo", request, timeout_s=30)) for _ in range(10)]
+                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=random.Random(attempt).random() * 0.02)
+                for call in calls:  # some of their answers are just being read
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+            assert await b.call(a.key, "echo", request, timeout_s=10) == b.key + request
 
     with_nodes(tmp_path, 2, work)
 
@@ -209,19 +201,23 @@ def test_a_node_that_was_away_is_met_again(tmp_path: Path) -> None:
     run(whole())
 
 
-@pytest.mark.parametrize("request_bytes", [SMALL, LARGE], ids=["small", "large"])
-def test_a_handler_is_cancelled_when_its_caller_hangs_up(tmp_path: Path, request_bytes: bytes) -> None:
+def test_a_handler_is_cancelled_when_its_caller_hangs_up(tmp_path: Path) -> None:
     async def work(a: Node, b: Node, c: Node) -> None:
-        hold = Holding()
-        await a.serve("hold", hold)
-        calls = [asyncio.create_task(node.call(a.key, "hold", request_bytes, timeout_s=30)) for node in (b, c)]
-        await until(lambda: len(hold.waiting) == 2)
-        calls[0].cancel()
-        await until(lambda: hold.cancelled == [b.key])
+        holding = {SMALL: Holding(), LARGE: Holding()}
+        calls = []
+        for request, hold in holding.items():
+            name = f"hold-{len(request)}"
+            await a.serve(name, hold)
+            of_b, of_c = [asyncio.create_task(node.call(a.key, name, request, timeout_s=30)) for node in (b, c)]
+            await until(lambda hold=hold: len(hold.waiting) == 2)  # type: ignore[misc]
+            of_b.cancel()
+            await until(lambda hold=hold: hold.cancelled == [b.key])  # type: ignore[misc]
+            calls.append(of_c)
         await c.close()
-        await until(lambda: hold.cancelled == [b.key, c.key])
-        with pytest.raises(Unreachable):
-            await calls[1]
+        await until(lambda: all(hold.cancelled == [b.key, c.key] for hold in holding.values()))
+        for call in calls:
+            with pytest.raises(Unreachable):
+                await call
         assert len(a._unary.calls) == len(a._streams.calls) == 0
         await until(lambda: not a.p2p._client.control._handler_tasks)
 

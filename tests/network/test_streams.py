@@ -132,22 +132,21 @@ async def asks(stream: Stream) -> None:
     stream.write(len(SMALL).to_bytes(4, "big") + SMALL)
 
 
-@pytest.mark.swarm
-@pytest.mark.parametrize(
-    ("method", "way"),
-    [("echo", says_nothing), ("echo", trickles), ("large", asks), ("never", asks)],
-    ids=["nothing", "trickle", "does not read", "waits"],
+WAYS: tuple[tuple[str, Callable[[Stream], Awaitable[None]]], ...] = (
+    ("echo", says_nothing),
+    ("echo", trickles),
+    ("large", asks),  # and does not read
+    ("never", asks),
 )
-def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
-    tmp_path: Path, method: str, way: Callable[[Stream], Awaitable[None]]
-) -> None:
+
+
+@pytest.mark.swarm
+def test_strangers_whose_calls_do_not_go_on_give_way_to_another(tmp_path: Path) -> None:
     async def large(_caller: PublicKey, _request: bytes) -> bytes:
         return bytes(MAX_MESSAGE_BYTES)
 
-    async def work(a: Node, honest: Node) -> None:
+    async def give_way(a: Node, honest: Node, method: str, way: Callable[[Stream], Awaitable[None]]) -> None:
         a._streams.calls = Calls(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
-        for name, handler in (("echo", echo), ("large", large), ("never", wait_for_ever)):
-            await a.serve(name, handler)
         address = (await a.addresses())[0]
         strangers = [await Connection.open(*where(address)) for _ in range(4)]
         ways = []
@@ -163,6 +162,12 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
             task.cancel()
             stranger.close()
 
+    async def work(a: Node, honest: Node) -> None:
+        for name, handler in (("echo", echo), ("large", large), ("never", wait_for_ever)):
+            await a.serve(name, handler)
+        for method, way in WAYS:
+            await give_way(a, honest, method, way)
+
     with_nodes(tmp_path, 2, work)
 
 
@@ -171,7 +176,7 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> N
     async def work(a: Node, slow: Node, other: Node) -> None:
         places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
         await a.serve("echo", echo)
-        a.traffic.received.limit = len(LARGE) // 3
+        a.traffic.received.limit = len(LARGE)
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
         await until(lambda: places._num_bytes > 0)
         while not calling.done():
@@ -185,10 +190,8 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> N
 
 
 @pytest.mark.swarm
-@pytest.mark.parametrize("request_", [SMALL, LARGE], ids=["unary", "stream"])
-def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request_: bytes) -> None:
+def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path) -> None:
     async def work(a: Node, b: Node, c: Node, honest: Node) -> None:
-        places = a._streams.calls = a._unary.calls = Calls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
         hosts = {b.key: ["192.0.2.1"], c.key: ["192.0.2.1"], honest.key: ["192.0.2.2"]}
 
         class Pretended:
@@ -202,14 +205,17 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request
         hold = Holding()
         await a.serve("hold", hold)
         await a.serve("echo", echo)
-        calls = []
-        for stranger in (b, c):
-            calls.append(asyncio.create_task(stranger.call(a.key, "hold", request_, timeout_s=50)))
-            await until(lambda: len(hold.waiting) == len(calls))
-        assert await honest.call(a.key, "echo", request_, timeout_s=50) == honest.key + request_
-        assert places.num_cut == 1
-        hold.go_on.set()
-        assert (await asyncio.gather(*calls, return_exceptions=True)).count(b"done") == 1
+        for request in (SMALL, LARGE):
+            places = a._streams.calls = a._unary.calls = Calls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
+            hold.go_on.clear()
+            calls = []
+            for stranger in (b, c):
+                calls.append(asyncio.create_task(stranger.call(a.key, "hold", request, timeout_s=50)))
+                await until(lambda calls=calls: len(hold.waiting) == len(calls))  # type: ignore[misc]
+            assert await honest.call(a.key, "echo", request, timeout_s=50) == honest.key + request
+            assert places.num_cut == 1
+            hold.go_on.set()
+            assert (await asyncio.gather(*calls, return_exceptions=True)).count(b"done") == 1
 
     with_nodes(tmp_path, 4, work)
 
