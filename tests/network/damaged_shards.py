@@ -40,7 +40,12 @@ async def _lie(address: str, folder: Path, list_: ShardList, directory: Path) ->
     await Holders(node, signed.run, signed.open().operators, PrintingConsole()).meet()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be such a node."""
     shards = Path(sys.argv[2])
     make_directory(Path(sys.argv[3]))
     asyncio.run(_lie(sys.argv[1], shards, parse_list((shards / LIST_NAME).read_bytes()), Path(sys.argv[3])))
+
+
+if __name__ == "__main__":
+    main()

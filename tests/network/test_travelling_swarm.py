@@ -11,10 +11,13 @@ from manta_swarm.automl.data.shards.writing import shard_images
 from manta_swarm.protocol.microbatches import held_shards
 from manta_swarm.protocol.records import Header, open_entry
 from manta_swarm.runtime.disk import load_identity
+from tests import forked
 from tests.automl.data.files import noise, write_picture
-from tests.network.processes import Programs, Status, small_run
+from tests.network.processes import ROOT, Programs, Status, small_run
 
 pytestmark = pytest.mark.swarm
+
+LIAR = "tests.network.damaged_shards"
 
 
 def _make_set(folder: Path) -> ShardList:
@@ -42,7 +45,8 @@ def _claimed(directory: Path) -> dict[bytes, set[int]]:
     return {key: {claim.shards for claim in claims if claim.key == key} for key in {claim.key for claim in claims}}
 
 
-def test_who_has_no_data_gets_the_shards_from_others_trains_and_commits(tmp_path: Path) -> None:
+def test_who_has_no_data_gets_the_shards_from_others_trains_and_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "MODULES", (*forked.MODULES, LIAR))
     list_ = _make_set(tmp_path / "data")
     config = small_run(rounds=10_000, first_open_s=1.0, min_open_s=1.0)
     config = config.model_copy(update={"data": config.data.model_copy(update={"dataset": "shards-noise", "share_shards": True})})
@@ -50,7 +54,7 @@ def test_who_has_no_data_gets_the_shards_from_others_trains_and_commits(tmp_path
     with Programs(tmp_path, config) as programs:
         address = programs.start_aggregator("--data-root", str(tmp_path / "data"))["addresses"][0]
         where = (address, str(tmp_path / "data" / "noise"), str(tmp_path / "liar"))
-        programs.start_command("liar", "-m", "tests.network.damaged_shards", *where)
+        programs.start_command("liar", "-P", "-m", LIAR, *where, environment={"PYTHONPATH": ROOT})
         programs.wait_until(lambda: "ready" in programs.log("liar"), "who sends damaged shards is there")
         programs.start_peer("all", "all")
         programs.start_peer("part", "part", "--data-limit", f"{limit / 1e6:.6f}MB")

@@ -19,7 +19,8 @@ TOKEN = {"MANTA_COHORT_TOKEN": "5e" * 32}
 
 def run_of(root: Path) -> RunConfig:
     """Return a stereo run on the pairs of a folder, with microbatches of four samples."""
-    config = small_run(rounds=10_000, target_batch=16, microbatch_samples=4, first_open_s=2.0, min_open_s=1.0)
+    few = {"target_batch": 16, "microbatch_samples": 4, "max_claim_samples": 16, "weight_cap": 16}
+    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.0, **few)
     data = DataSection(dataset="stereo-scenes", supernet="stereo-tiny")
     return config.model_copy(update={"data": data, "follower": FollowerSection(data_root=str(root))})
 
