@@ -176,12 +176,13 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> N
     async def work(a: Node, slow: Node, other: Node) -> None:
         places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
         await a.serve("echo", echo)
-        a.traffic.received.limit = len(LARGE)
+        a.traffic.received.limit = len(LARGE) // 3
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
         await until(lambda: places._num_bytes > 0)
         while not calling.done():
             with contextlib.suppress(Unreachable):
                 await other.call(a.key, "echo", LARGE, timeout_s=50)
+            await asyncio.wait({calling}, timeout=0.05)
         assert await calling == slow.key + LARGE
         assert places.refused > 0
         assert places.num_cut == 0
