@@ -16,8 +16,6 @@ from tests.network.processes import Programs, small_run, wait_for
 
 pytestmark = [pytest.mark.swarm, pytest.mark.needs("tmux")]
 
-FEW = {"target_batch": 32, "max_claim_samples": 32, "weight_cap": 32}  # samples
-
 
 class Terminal:
     """A shell in a terminal."""
@@ -117,7 +115,7 @@ def process(words: str, directory: Path) -> psutil.Process:
 def test_a_volunteer_watches_pauses_and_leaves_and_the_terminal_is_as_before(
     tmp_path: Path, open_terminal: Callable[[int, int], Terminal]
 ) -> None:
-    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=2.0, min_open_s=2.0, max_open_s=4.0, **FEW)) as programs:
+    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=2.0, min_open_s=2.0, max_open_s=4.0)) as programs:
         aggregator = programs.start_aggregator()
         mine = tmp_path / "mine"
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"], "--listen", programs.listen("mine"))
