@@ -34,7 +34,13 @@ NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
 _KEY = Identity(bytes(32))
 GUESTS = Token(Signed.sign(Invitation(bytes(32), _KEY.public_key, _KEY.public_key, 1, 1, GUEST), _KEY), bytes(32)).to_text()
 
-LIGHT = (*PROGRAMS, "manta_swarm.peer.config", "manta_swarm.aggregator.settings.config", "manta_swarm.aggregator.log.verify")
+LIGHT = (
+    *PROGRAMS,
+    "numpy.random",
+    "manta_swarm.peer.config",
+    "manta_swarm.aggregator.settings.config",
+    "manta_swarm.aggregator.log.verify",
+)
 
 
 @dataclass(frozen=True, slots=True)
