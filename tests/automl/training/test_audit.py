@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.spaces.cost import cost_table
+from manta_swarm.automl.spaces.space import SearchSpace
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
 from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
@@ -77,18 +78,19 @@ class Remembered(Microbatches):
 
 
 _computed: dict[object, StepGradient] = {}
-_runs: dict[tuple[int, str], Run] = {}
+_runs: dict[tuple[int, str, str], Run] = {}
 _trained: dict[object, Vector] = {}
 
 
-def run_of(digits: ImageDataset, steps: int, codec: str) -> Run:
-    if (steps, codec) not in _runs:
+def run_of(digits: ImageDataset, steps: int, codec: str, space: SearchSpace = SMALL) -> Run:
+    which = steps, codec, space.name
+    if which not in _runs:
         exchange = replace(EXCHANGE, local_steps=steps, codec=codec, weight_cap=CAP, residual_percent=70)
-        manifest = manifest_of(Identity(b"\x0b" * 32), exchange=exchange, supernet=SMALL.name, costs=cost_table(SMALL))
+        manifest = manifest_of(Identity(b"\x0b" * 32), exchange=exchange, supernet=space.name, costs=cost_table(space))
         plan = Plan.of(manifest)
-        worker = Worker(SMALL.name, digits)
-        _runs[steps, codec] = Run(manifest, plan, initial_state(plan), worker, Remembered(manifest, plan, digits))
-    return _runs[steps, codec]
+        worker = Worker(space.name, digits)
+        _runs[which] = Run(manifest, plan, initial_state(plan), worker, Remembered(manifest, plan, digits))
+    return _runs[which]
 
 
 @pytest.fixture(params=[(1, "int16"), (1, "topk-256-4"), (3, "int16"), (3, "topk-256-4")], ids=lambda param: f"{param[0]}-{param[1]}")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from manta_swarm.automl.data.catalog import digits as load_digits
+from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.vectors import VectorsFolder
 from manta_swarm.peer.features.audit.computing import Ask, Found, Process, Said
@@ -20,7 +21,7 @@ PEERS = sorted((Identity(sha256(name)) for name in (b"one", b"other")), key=lamb
 
 def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs(tmp_path: Path) -> None:
     digits = load_digits()
-    run = run_of(digits, 1, "int16")
+    run = run_of(digits, 1, "int16", TINY)  # which another process knows
     operator = Identity(b"\x0b" * 32)
     signed = SignedManifest.sign(replace(run.manifest, data_digest=digits.digest), operator)
     honest, lying = of_two(run), of_two(run, lies=True)
