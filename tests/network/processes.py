@@ -54,6 +54,18 @@ def wait_for(condition: Callable[[], bool], what: str, *, deadline_s: float = DE
         time.sleep(_POLL_S)
 
 
+class ForkedChild(Child):
+    """A program that starts in a moment (``tests.forked``), for a ``LocalSwarm`` in the test's process."""
+
+    @classmethod
+    def start(cls, program: Program) -> "Child":
+        server = forked.server()
+        if server is None or program.log_path is None:
+            return super().start(program)
+        process: Any = server.start(program.command[program.command.index("-m") + 1 :], program.log_path, program.environment)
+        return cls(program, process)
+
+
 class Programs:
     """One run's programs, by name: "aggregator", and peers as the test calls them. Use with ``with``."""
 

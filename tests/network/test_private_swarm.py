@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +13,10 @@ from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.image_folder import write_class_folders
-from manta_swarm.runtime.child import Child, Program
-from tests import forked
 from tests.command import typed
-from tests.network.processes import processes_of
+from tests.network.processes import ForkedChild, processes_of
 
 pytestmark = pytest.mark.swarm
-
-
-class ForkedChild(Child):
-    """A program of a swarm that starts in a moment (``tests.forked``)."""
-
-    @classmethod
-    def start(cls, program: Program) -> "ForkedChild":
-        server = forked.server()
-        if server is None or program.log_path is None:
-            return super().start(program)
-        process: Any = server.start(program.command[program.command.index("-m") + 1 :], program.log_path, program.environment)
-        return cls(program, process)
 
 
 def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_spread(
