@@ -27,7 +27,7 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     for name, classes in (("even", (0, 2, 4, 6, 8)), ("odd", (1, 3, 5))):
         chosen = np.flatnonzero(np.isin(whole.train_labels, classes))[:300]
         write_class_folders(whole, chosen.tolist(), own / name)
-    done = typed(main, "up", "--no-monitor", "--dir", directory, "--private", own, "--rounds", 3)
+    done = typed(main, "up", "--no-monitor", "--dir", directory, "--private", own, "--rounds", "3")
     assert done.exit_code == 0, done.output + done.errors
     assert processes_of(directory) == []
     report = json.loads((directory / "report.json").read_text())
