@@ -20,7 +20,6 @@ from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig, write_run_file
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.export.files import open_exported
 from manta_swarm.automl.search.journal import FileJournal, Settings
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import TINY
@@ -36,7 +35,7 @@ from manta_swarm.protocol.rewards import RoundContributions
 from manta_swarm.protocol.signing import Identity, peer_name, sha256
 from manta_swarm.protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
-from tests.formats.networks import PACKED, open_packed, shown, write_networks
+from tests.formats.networks import PACKED, opened, shown, write_networks
 from tests.latency_table import table_of
 from tests.runs import manifest_of
 
@@ -144,7 +143,7 @@ def _noise(path: Path) -> float:
 def _networks(folder: Path) -> dict[str, object]:
     folder.mkdir()
     write_networks(folder, f"manta-swarm {version()}")
-    return {"classifier": shown(open_exported(folder / "network")), "stereo": shown(open_packed(folder / PACKED))}
+    return {"classifier": shown(opened(folder / "network")), "stereo": shown(opened(folder / PACKED))}
 
 
 if __name__ == "__main__":

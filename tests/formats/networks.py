@@ -6,6 +6,7 @@ most of it, the weights, repeats.
 
 import gzip
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from manta_swarm.automl.data.dataset import CENTRE_SQUARE, Preparation
 from manta_swarm.automl.data.names import UNKNOWN
 from manta_swarm.automl.export.description import Description, Presentation, Provenance
-from manta_swarm.automl.export.files import ExportedNetwork, exported_files
+from manta_swarm.automl.export.files import ExportedNetwork, exported_files, open_exported
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet
 from manta_swarm.automl.forms import FORMATS, PT2
@@ -42,8 +43,11 @@ def write_networks(folder: Path, made_with: str) -> None:
         (folder / name).write_bytes(data)
 
 
-def open_packed(path: Path) -> ExportedNetwork:
-    """Return the network of a packed ``.pt2``."""
+@cache
+def opened(path: Path) -> ExportedNetwork:
+    """Return the network of a file or folder, which may be a packed ``.pt2``: a file is read once."""
+    if path.name != PACKED:
+        return open_exported(path)
     run, description = read_pt2(gzip.decompress(path.read_bytes()))
     return ExportedNetwork(description, run)
 

@@ -6,7 +6,6 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
 from manta_swarm.automl.export.description import Description
-from manta_swarm.automl.export.files import ExportedNetwork, open_exported
 from manta_swarm.automl.latency.table import LatencyTable
 from manta_swarm.automl.search.journal import FileJournal
 from manta_swarm.automl.spaces.space import TINY
@@ -34,7 +32,7 @@ from manta_swarm.protocol.versions import PROTOCOL
 from manta_swarm.runtime.disk import load_identity
 from tests.contributions import PEERS
 from tests.formats import make
-from tests.formats.networks import PACKED, PRESENTED, open_packed, shown
+from tests.formats.networks import PACKED, PRESENTED, opened, shown
 
 NETWORKS = ("network", "network.pt2", "network.onnx", PACKED)
 VERSIONS = sorted(path.name for path in make.ROOT.iterdir() if (path / "expected.json").exists())
@@ -127,7 +125,7 @@ def test_snapshots_and_latency_tables_are_read(kept: Kept) -> None:
 @pytest.mark.parametrize("form", NETWORKS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_exported_networks_are_read_and_make_what_they_made(version: str, form: str) -> None:
-    network, expected = _network(make.ROOT / version, form), json.loads((make.ROOT / version / "expected.json").read_text())
+    network, expected = opened(make.ROOT / version / "exported" / form), json.loads((make.ROOT / version / "expected.json").read_text())
     assert shown(network) == pytest.approx(expected["stereo" if form == PACKED else "classifier"], abs=0.002)
     assert (network.description.provenance.round, network.description.test_samples) == (7, 177)
 
@@ -165,16 +163,10 @@ def test_the_present_version_has_a_folder_and_writes_what_is_in_it(tmp_path: Pat
     for name in sorted(name for name in names - of_libraries if name.parts[0] != "exported"):
         assert (here / name).read_bytes() == (new / name).read_bytes(), f"{name}: python -m tests.formats.make --again"
     for form in NETWORKS:
-        before, now = (replace(_network(folder, form).description, weights={}) for folder in (here, new))
+        before, now = (replace(opened(folder / "exported" / form).description, weights={}) for folder in (here, new))
         assert before == now
     assert _entries(here) == _entries(new)
     assert read_header(here / "state.safetensors") == read_header(new / "state.safetensors")
-
-
-@cache
-def _network(folder: Path, form: str) -> ExportedNetwork:
-    path = folder / "exported" / form
-    return open_packed(path) if form == PACKED else open_exported(path)
 
 
 def _entries(folder: Path) -> list[tuple[bytes]]:
