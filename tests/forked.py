@@ -243,6 +243,7 @@ def _as_program(asked: dict[str, Any], log: int, errors: int) -> Callable[[], No
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    tempfile.tempdir = None  # as the environment says
     random.seed()
     import numpy as np
 

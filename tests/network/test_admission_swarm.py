@@ -8,9 +8,9 @@ from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import AdmissionSection
 from manta_swarm.protocol.signing import peer_name
+from tests import forked
 from tests.command import typed
 from tests.network.processes import LITTLE_WORK, Programs, small_run
-from tests.network.test_search_by_members import searched
 
 pytestmark = pytest.mark.swarm
 
@@ -19,13 +19,27 @@ def search_as_a_guest(directory: Path, address: str) -> None:
     """Have the members measure for a search: for somebody who is not in it ends with a line, and an invitation lets it in once for all."""
     guests, out = directory / "guests.txt", directory / "found"
     assert typed(main, "invite", "--dir", directory / "aggregator", "--guest", "--out", guests).exit_code == 0
-    find = ("find", "--peers", address, "--macs", "1M", "--population", "3", "--no-predictor", "--random", "1", "--out", out)
-    stranger = searched(*find, "--generations", "1")
+    find = (
+        "tests.network.searching",
+        "find",
+        "--peers",
+        address,
+        "--macs",
+        "1M",
+        "--population",
+        "3",
+        "--no-predictor",
+        "--random",
+        "1",
+        "--out",
+        out,
+    )
+    stranger = forked.run(*find, "--generations", "1")
     assert (stranger.returncode, "takes invited peers only, and yours" in stranger.stderr) == (2, True)
-    guest = searched(*find, "--generations", "1", "--invitation", guests)
+    guest = forked.run(*find, "--generations", "1", "--invitation", guests)
     assert guest.returncode == 0, guest.stderr
     assert (out / "best.json").exists()
-    again = searched(*find, "--generations", "1")  # its key and its admission proof lie beside what it found
+    again = forked.run(*find, "--generations", "1")  # its key and its admission proof lie beside what it found
     assert again.returncode == 0, again.stderr
 
 

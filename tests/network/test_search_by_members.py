@@ -2,6 +2,7 @@
 
 import json
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,18 @@ def searched(*arguments: str | Path) -> str:
 
 def end_in_the_middle(programs: Programs, address: str) -> int:
     """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in a folder of its own."""
-    folder, out = programs.directory / "temporary", programs.directory / "ended"
-    folder.mkdir()
-    command = ("-P", "-m", "tests.network.searching", "find", "--peers", address, *OPTIONS, "--out", str(out))
-    programs.start_command("search", *command, environment={"PYTHONPATH": ROOT, "TMPDIR": str(folder)})
-    programs.wait_until(lambda: any(out.glob("*.safetensors")), "it has the state")
-    assert any(folder.iterdir())
-    assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
-    programs.expect_end("search")
-    programs._children["search"].process.send_signal(signal.SIGTERM)
-    exit_code = programs.wait_for_end("search")
-    assert not list(folder.iterdir())
+    out = programs.directory / "ended"
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # in a longer one its sockets would not be made
+        folder = Path(short)
+        command = ("-P", "-m", "tests.network.searching", "find", "--peers", address, *OPTIONS, "--out", str(out))
+        programs.start_command("search", *command, environment={"PYTHONPATH": ROOT, "TMPDIR": str(folder)})
+        programs.wait_until(lambda: any(out.glob("*.safetensors")), "it has the state")
+        assert any(folder.iterdir())
+        assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
+        programs.expect_end("search")
+        programs._children["search"].process.send_signal(signal.SIGTERM)
+        exit_code = programs.wait_for_end("search")
+        assert not list(folder.iterdir())
     return exit_code
 
 
