@@ -58,8 +58,15 @@ class Home:
 
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         """Start ``python -m ARGUMENTS``."""
+        return self._start("-m", *arguments)
+
+    def start_program(self, name: str, *arguments: str | Path) -> "subprocess.Popen[str]":
+        """Start ``manta-NAME ARGUMENTS`` as it is installed: from its first moment it is told of Ctrl-C."""
+        return self._start("-c", f"import manta_swarm.programs; manta_swarm.programs.{name}()", *arguments)
+
+    def _start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", *map(str, arguments)],
+            [sys.executable, "-P", *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -344,7 +344,7 @@ def test_an_address_of_a_node_that_is_no_aggregator(forks: ForkedHome, directory
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
 @pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu", "_C.cpython"])
 def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: str) -> None:
-    process = home.start("manta_swarm.peer.cli", "join", "--dir", directory, "--initial-peers", NOBODY)
+    process = home.start_program("peer", "join", "--dir", directory, "--initial-peers", NOBODY)
     wait_for(lambda: any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps()), f"{library} is loaded")
     assert_ended_by_hand(home.interrupted(process), (-signal.SIGINT, 130))  # a shell shows 130 for both
 
