@@ -3,7 +3,6 @@
 For tests of what children do. How a child is started and ends with its parent, ``test_child`` shows of real ones.
 """
 
-import contextlib
 import fcntl
 import importlib
 import os
@@ -28,17 +27,12 @@ _asking = threading.Lock()  # the server, which answers one question at a time; 
 
 
 class ForkedProcess(forked.Forked):
-    """One that several threads may look at, and that may end at any moment."""
+    """One that several threads may look at."""
 
     def poll(self) -> int | None:
         """See ``Forked``."""
         with _asking:
             return super().poll()
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal to a program that runs; it may have ended since it was looked at, and then the server has it no more."""
-        with contextlib.suppress(ProcessLookupError):
-            super().send_signal(number)
 
 
 def _start(program: Program) -> Child:

@@ -104,6 +104,15 @@ async def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path, 
     assert sum(line.startswith("cosigned round=") for line in scene.said) == 4
 
 
+def two_copies(directory: Path) -> tuple[Path, Path]:
+    """Return two folders that have a run's log up to its first round."""
+    run, copy = directory / "run", directory / "copy"
+    with create(run, SIGNED) as log:
+        grow(log, 1)
+    shutil.copytree(run, copy)
+    return run, copy
+
+
 async def test_it_waits_for_a_log_that_is_away(tmp_path: Path, scene: Scene) -> None:
     task = scene.witness()
     await asyncio.sleep(0)  # it has asked by then
@@ -115,10 +124,7 @@ async def test_it_waits_for_a_log_that_is_away(tmp_path: Path, scene: Scene) -> 
 
 
 async def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tmp_path: Path, scene: Scene) -> None:
-    run, copy = tmp_path / "run", tmp_path / "copy"
-    with create(run, SIGNED) as log:
-        grow(log, 1)
-    shutil.copytree(run, copy)
+    run, copy = two_copies(tmp_path)
     with reopen(run) as log, reopen(copy) as old:
         await scene.serve(run, log)
         task = scene.witness()
@@ -138,10 +144,7 @@ async def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes
 
 
 async def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_path: Path, scene: Scene) -> None:
-    run, other = tmp_path / "run", tmp_path / "other"
-    with create(run, SIGNED) as log:
-        grow(log, 1)
-    shutil.copytree(run, other)
+    run, other = two_copies(tmp_path)
     with reopen(run) as log, reopen(other) as forked:
         await scene.serve(run, log)
         task = scene.witness()
