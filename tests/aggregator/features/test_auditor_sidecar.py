@@ -78,16 +78,16 @@ signal.pause()
     def lives() -> int:
         return len((home / "lives").read_text()) if (home / "lives").exists() else 0
 
-    def process() -> psutil.Process:
-        return psutil.Process(int((home / "status.json").read_text().split('"pid": ')[1].rstrip("}")))
+    def pid() -> int:
+        return int((home / "status.json").read_text().split('"pid": ')[1].rstrip("}"))
 
     async def story() -> None:
         running = asyncio.create_task(auditor(tmp_path, lines).run(ADDRESSES))
         await until(lambda: lives() == 1 and (home / "status.json").exists())
-        first = process()
+        first = psutil.Process(pid())
         first.kill()
-        await until(lambda: lives() == 2 and process().pid != first.pid)
-        last = process()
+        await until(lambda: lives() == 2 and pid() != first.pid)
+        last = psutil.Process(pid())
         running.cancel()
         await asyncio.wait([running])
         assert not last.is_running()
