@@ -5,14 +5,14 @@ from pathlib import Path
 
 from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.commit.timeline import Timeline
-from manta_swarm.aggregator.follow.follower import Follower
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.intake.bodies import Bodies, Callers
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.sections import LimitsSection
+from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.state_keeper import StateKeeper
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.rpc import Endpoint, OwnNode
@@ -61,9 +61,9 @@ class RunContext:
         return self.opened.log.ledger.manifest
 
     @property
-    def follower(self) -> Follower:
+    def state_keeper(self) -> StateKeeper:
         """Computes the run's states."""
-        return self.opened.follower
+        return self.opened.state_keeper
 
     @property
     def bodies(self) -> Bodies:
@@ -73,7 +73,7 @@ class RunContext:
     @property
     def num_weights(self) -> int:
         """N, of the supernet."""
-        return self.opened.follower.num_weights
+        return self.opened.state_keeper.num_weights
 
     @property
     def key(self) -> PublicKey:

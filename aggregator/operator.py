@@ -1,4 +1,4 @@
-"""An operator's node: bootstrap of the DHT, the log, its intake and the follower, from a run file and a directory.
+"""An operator's node: bootstrap of the DHT, the log, its intake and the state keeper, from a run file and a directory.
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
@@ -23,7 +23,6 @@ from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.joining import join
 from manta_swarm.aggregator.features.plugged_in import features_of
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, lend_shards, open_run
 from manta_swarm.aggregator.intake.admissions import held_to_admission
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Settling, Waiting
@@ -35,6 +34,7 @@ from manta_swarm.aggregator.monitor.observers import Observers, Watched
 from manta_swarm.aggregator.session import Session
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store, lend_shards, open_run
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
@@ -87,7 +87,7 @@ class Operator:
             opened = await asyncio.to_thread(open_run, asked.config, directory, identity, dataset, asked.first_state)
             with opened.log:
                 _keep_run_file(asked.config, directory)
-                blob_store = filled_blob_store(opened.log, opened.follower)
+                blob_store = filled_blob_store(opened.log, opened.state_keeper)
                 if opened.log.ledger.manifest.shards:
                     count = lend_shards(blob_store, dataset)
                     self._console.say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
@@ -118,7 +118,7 @@ class Operator:
             directory=directory,
             opened=opened,
             blob_store=blob_store,
-            weights=Weights(log, opened.bodies, opened.follower.num_weights),
+            weights=Weights(log, opened.bodies, opened.state_keeper.num_weights),
             waiting=Waiting(directory, broken),
             settling=settling,
             timeline=observers.timeline,

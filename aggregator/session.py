@@ -14,11 +14,11 @@ from manta_swarm.aggregator.commit.writing import Event, LoneCommitter
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
-from manta_swarm.aggregator.follow.follower import Evaluating
 from manta_swarm.aggregator.introduction import introduction, join_lines
 from manta_swarm.aggregator.log.heads import Announcing, TreeHeadService
 from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.states.state_keeper import Evaluating
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.log_client import serve_manifest
@@ -57,7 +57,7 @@ class Session:
         self._idle = context.limits.closing(context.manifest), Faults(context.clock)  # what is seen where another operator writes
         self.stopping = Stopping(signed.run, self)
         self._committer = next((one.committer for one in features if one.committer is not None), None) or LoneCommitter(context)
-        self._evaluating = Evaluating(context.log, context.follower, asked.config.follower.evaluate_every)
+        self._evaluating = Evaluating(context.log, context.state_keeper, asked.config.aggregator.evaluate_every)
         self._heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._announcing = Announcing(context.node, context.log)
         self._feed = FeedService(context.endpoint, context.log, self._committer, context.weights, context.clock)

@@ -115,8 +115,8 @@ def play(arguments: argparse.Namespace, cheats: list[str]) -> None:
         kept_rounds=arguments.kept_rounds,
         pending_rounds=arguments.pending_rounds,
     )
-    follower = config.follower.model_copy(update={"audit_share": arguments.audit_share})
-    config = config.model_copy(update={"trust": trust, "exchange": exchange, "follower": follower})
+    own = config.aggregator.model_copy(update={"audit_share": arguments.audit_share})
+    config = config.model_copy(update={"trust": trust, "exchange": exchange, "aggregator": own})
     with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
         programs.start_aggregator()
         for number, name in enumerate(honest):

@@ -40,7 +40,7 @@ from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
 
-from manta_swarm.aggregator.follow.replay import replay_directory
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.training.settings import thin
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
@@ -172,8 +172,8 @@ def swarm_of(arguments: argparse.Namespace, directory: Path) -> tuple[Swarm, dic
         local_steps=arguments.local_steps,
         codec=arguments.codec,
     )
-    follower = config.follower.model_copy(update={"keep_bodies": ENDLESS})  # all of it is to be replayed
-    config = config.model_copy(update={"follower": follower})
+    own = config.aggregator.model_copy(update={"keep_bodies": ENDLESS})  # all of it is to be replayed
+    config = config.model_copy(update={"aggregator": own})
     microbatches_s = dict.fromkeys(places, arguments.microbatch_ms / 1000)
     return Swarm(directory, config, places, microbatches_s, Place(directory / "aggregator")), cohorts, tokens
 

@@ -9,7 +9,7 @@ cohort's means, and the others could not know. A claim names the founder of its 
 in one of its own key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its min exponent are *true* are
-the caller's (``aggregator.follow.replay`` computes them again). How long a round is open is its leader's word: no time is in the log.
+the caller's (``aggregator.states.replay`` computes them again). How long a round is open is its leader's word: no time is in the log.
 """
 
 from collections import deque

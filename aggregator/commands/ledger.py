@@ -238,7 +238,7 @@ def replay(directory: Path, verbose: bool) -> None:
 
         read_manifest(directory)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.follow.replay import replay_directory
+            from manta_swarm.aggregator.states.replay import replay_directory
 
         def show(round_: int, state: bytes) -> None:
             if verbose:

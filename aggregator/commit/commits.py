@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake.intake import Handed, Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
+from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.closing import Closing
@@ -51,7 +51,7 @@ class Commits:
         self._closing = closing
         self._intake = intake
         self._verdicts = verdicts
-        self._follower = context.follower
+        self._state_keeper = context.state_keeper
         self._blob_store = context.blob_store
         self._timeline = context.timeline
         self._settling = context.settling
@@ -138,7 +138,7 @@ class Commits:
         ledger = self._log.ledger
         round_ = ledger.round + 1
         listed = paid_once([ledger.listed(one.header, round_) for one in handed])
-        computing = self._compute.do(self._follower.follow, ledger, listed, [one.body for one in handed])
+        computing = self._compute.do(self._state_keeper.after_table, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake.synced(contributions))
         verdicts = await self._verdicts.for_round()
         async with self._writing:  # where the contributions are to stand is a part of the round's entry
@@ -146,7 +146,7 @@ class Commits:
             entries = [*map(entry_of, verdicts), *(one.entry for one in handed), entry_of(entry)]
             await self._write(entries, after, [one.blob for one in handed])
         self._timeline.done()
-        self._follower.adopt(after.state)
+        self._state_keeper.adopt(after.state)
         self._put_on_blob_store(handed, after)
         self._context.weights.remember(round_, after.weighed)
         ledger = self._log.ledger
@@ -187,12 +187,12 @@ class Commits:
             self._blob_store.put(one.blob, "body")
         self._blob_store.put(after.mean, "mean")
         self._blob_store.put(after.blob, "state")
-        if after.state.round == self._follower.plan.teacher_round:
+        if after.state.round == self._state_keeper.plan.teacher_round:
             self._blob_store.pin(after.blob)
 
     async def _save(self, after: Next) -> None:
         head, note = self._log.head, self._log.tree_head
-        await self._saver.do(self._follower.save, after.state, head, note)
+        await self._saver.do(self._state_keeper.save, after.state, head, note)
         await self._saver.do(self._context.bodies.prune, after.state.round)
 
     def _saved(self, saving: "asyncio.Task[None]") -> None:

@@ -6,9 +6,9 @@ With several operators it takes a quorum of them (``aggregator.features.operator
 from collections.abc import Sequence
 from typing import Protocol
 
-from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.signed import Signed

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from manta_swarm.aggregator.follow.replay import parsed_bodies
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.states.replay import parsed_bodies
 from manta_swarm.codec.mean import outcome
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, FeedAnswer

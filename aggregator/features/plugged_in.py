@@ -25,11 +25,11 @@ def _operators(context: RunContext, asked: Start) -> Feature | None:
 
 
 def _audits(context: RunContext, asked: Start) -> Feature | None:
-    return Audits(context, round(asked.config.follower.audit_disk_gb * 1e9)) if context.manifest.is_audited else None
+    return Audits(context, round(asked.config.aggregator.audit_disk_gb * 1e9)) if context.manifest.is_audited else None
 
 
 def _auditor(context: RunContext, asked: Start) -> Feature | None:
-    return Auditor(context, asked.config.follower.audit_share, data_root=asked.data_root) if context.manifest.is_audited else None
+    return Auditor(context, asked.config.aggregator.audit_share, data_root=asked.data_root) if context.manifest.is_audited else None
 
 
 def _gateway(context: RunContext, asked: Start) -> Feature | None:
@@ -37,12 +37,12 @@ def _gateway(context: RunContext, asked: Start) -> Feature | None:
 
 
 def _fronts(context: RunContext, asked: Start) -> Feature | None:
-    every, directory = asked.config.follower.front_every, context.directory / SNAPSHOTS
+    every, directory = asked.config.aggregator.front_every, context.directory / SNAPSHOTS
     return Fronts(context.node, context.log, context.opened.signed, directory, every=every) if every else None
 
 
 def _cosigning(context: RunContext, asked: Start) -> Feature | None:
-    return Cosigning(context.endpoint, context.log, context.directory, [key_named(name) for name in asked.config.follower.witnesses])
+    return Cosigning(context.endpoint, context.log, context.directory, [key_named(name) for name in asked.config.aggregator.witnesses])
 
 
 def _monitor(context: RunContext, asked: Start) -> Feature | None:

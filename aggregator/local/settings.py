@@ -199,7 +199,7 @@ def _run_config(options: Options, task: str, dataset: str, supernet: str, root: 
         values["run"]["data"] = PRIVATE
     values["data"] = {"dataset": dataset, "supernet": supernet}
     values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}
-    values["follower"]["data_root"] = "" if root is None else str(root)
+    values["aggregator"]["data_root"] = "" if root is None else str(root)
     values["monitor"]["evaluate_share"] = _EVALUATE_SHARE
     return RunConfig.model_validate(values)
 

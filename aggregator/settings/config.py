@@ -18,9 +18,9 @@ from manta_swarm.aggregator.settings.base import Section, line_of
 from manta_swarm.aggregator.settings.sections import (
     OPEN,
     AdmissionSection,
+    AggregatorSection,
     DataSection,
     ExchangeSection,
-    FollowerSection,
     LimitsSection,
     OperatorsSection,
     OptimizerSection,
@@ -60,7 +60,7 @@ class RunConfig(Section):
     rewards: RewardsSection = RewardsSection()
     trust: TrustSection = TrustSection()
     operators: OperatorsSection = OperatorsSection()
-    follower: FollowerSection = FollowerSection()
+    aggregator: AggregatorSection = AggregatorSection()
     limits: LimitsSection = LimitsSection()
     monitor: MonitorSection = MonitorSection()
 
@@ -96,7 +96,7 @@ class RunConfig(Section):
     @property
     def data_root(self) -> Path | None:
         """Where data sets lie that come with no library."""
-        return Path(self.follower.data_root).expanduser() if self.follower.data_root else None
+        return Path(self.aggregator.data_root).expanduser() if self.aggregator.data_root else None
 
     @property
     def is_audited(self) -> bool:
@@ -264,12 +264,12 @@ class RunConfig(Section):
     @property
     def snapshots(self) -> int:
         """How many of the newest states are kept: where contributions are audited, the bases of all that may still be judged."""
-        return max(self.follower.keep_snapshots, self._rounds_judged)
+        return max(self.aggregator.keep_snapshots, self._rounds_judged)
 
     @property
     def bodies(self) -> int:
         """How many of the newest rounds have their contributions kept: where they are audited, all rounds that may still be judged."""
-        return max(self.follower.keep_bodies, self._rounds_judged)
+        return max(self.aggregator.keep_bodies, self._rounds_judged)
 
     @property
     def _rounds_judged(self) -> int:

@@ -187,7 +187,7 @@ def _said(config: RunConfig, one: Forecast) -> list[str]:
 
 def _of_disk(config: RunConfig, one: Forecast) -> list[str]:
     """Return what an aggregator has on its disk after as many rounds as it keeps; what is brought only as far as there is room for it."""
-    audits, room = one.audits, config.follower.audit_disk_gb * _GB
+    audits, room = one.audits, config.aggregator.audit_disk_gb * _GB
     vectors = min(audits.vectors, room)
     parts = f"states {in_words(one.states_disk)}, contributions {in_words(one.bodies_disk)}"
     if vectors:
@@ -198,7 +198,7 @@ def _of_disk(config: RunConfig, one: Forecast) -> list[str]:
     ]
     if audits.vectors > room:
         said.append(
-            f"    peers bring {in_words(audits.vectors)} for audits, and [follower] audit_disk_gb leaves room for {in_words(room)}: what "
+            f"    peers bring {in_words(audits.vectors)} for audits, and [aggregator] audit_disk_gb leaves room for {in_words(room)}: what "
             f"has none is not audited; give them {-(-audits.vectors // _GB):.0f}, or make audit_percent smaller"
         )
     return said

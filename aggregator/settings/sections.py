@@ -386,8 +386,8 @@ class OperatorsSection(Section):
         return max(count // 2 + 1, count - (count - 1) // 3 if count > 3 else 0)  # one liar of four, two of seven
 
 
-class FollowerSection(Section):
-    """[follower] (not part of the manifest: may change at any start)"""
+class AggregatorSection(Section):
+    """[aggregator] (not part of the manifest: may change at any start)"""
 
     evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
     front_every: int = Field(

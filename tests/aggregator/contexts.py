@@ -5,11 +5,11 @@ from pathlib import Path
 from manta_swarm.aggregator.commit.feed import Weights
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.settings.sections import LimitsSection
+from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -39,8 +39,8 @@ def context_of(
         identity=identity,
         directory=directory,
         opened=run,
-        blob_store=filled_blob_store(log, run.follower),
-        weights=Weights(log, run.bodies, run.follower.num_weights),
+        blob_store=filled_blob_store(log, run.state_keeper),
+        weights=Weights(log, run.bodies, run.state_keeper.num_weights),
         waiting=Waiting(directory, broken),
         settling=settling,
         timeline=Timeline(),

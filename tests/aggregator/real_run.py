@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from manta_swarm.aggregator.follow.follower import Next
-from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection, RoundSection, RunSection
+from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.update import State, initial_state, state_digest
 from manta_swarm.protocol.ledger import Ledger
@@ -39,9 +39,9 @@ STATE = initial_state(CONFIG.plan(DATASET))
 NUM_WEIGHTS = STATE.parameters.numel()
 
 
-def with_follower(config: RunConfig, **changes: int) -> RunConfig:
-    """Return the run file with another [follower]."""
-    return config.model_copy(update={"follower": FollowerSection(**changes)})
+def with_aggregator(config: RunConfig, **changes: int) -> RunConfig:
+    """Return the run file with another [aggregator]."""
+    return config.model_copy(update={"aggregator": AggregatorSection(**changes)})
 
 
 def signed_manifest(config: RunConfig = CONFIG) -> SignedManifest:
@@ -95,16 +95,16 @@ def commit(run: OpenRun, contributions: Sequence[Made], *, before: Sequence[byte
 
     ``before`` are entries before the round's. ``lies`` take the place of what is true of the round.
     """
-    log, follower = run.log, run.follower
+    log, state_keeper = run.log, run.state_keeper
     round_ = log.ledger.round + 1
     run.bodies.append([(round_, one.kept) for one in contributions])
     listed = [log.ledger.listed(one.header, round_) for one in contributions]
-    after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
+    after = state_keeper.after_table(log.ledger, listed, [one.parsed for one in contributions])
     round_entry = entry_of(round_of(log.ledger, listed, before=len(before), **{**said_of(after), **lies}))
     log.commit([*before, *map(entry_of, [one.header for one in contributions]), round_entry])
-    follower.adopt(after.state)
+    state_keeper.adopt(after.state)
     if is_saved:
-        follower.save(after.state, log.head, log.tree_head)
+        state_keeper.save(after.state, log.head, log.tree_head)
         run.bodies.prune(round_)
     return after
 

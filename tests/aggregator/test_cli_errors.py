@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.follow.opening import open_run
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file
+from manta_swarm.aggregator.states.opening import open_run
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.runtime.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line

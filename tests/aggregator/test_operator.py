@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from manta_swarm.aggregator.follow.opening import OpenRun, filled_blob_store, open_run
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
 from manta_swarm.aggregator.operator import Operator
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.settings.sections import FollowerSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection
 from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store, open_run
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.errors import StorageError, UserError
-from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, commit, everybodys, opened, play, with_follower
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, commit, everybodys, opened, play, with_aggregator
 from tests.command import contents
 from tests.consoles import Lines
 
@@ -42,9 +42,9 @@ def make(directory: Path) -> bytes:
 
 
 def stands_on(run: OpenRun) -> bytes:
-    """Return the digest of the state that the run's follower has, which is the log's."""
-    assert run.follower.state is not None
-    assert state_digest(run.follower.state) == run.log.ledger.state
+    """Return the digest of the state that the run's state keeper has, which is the log's."""
+    assert run.state_keeper.state is not None
+    assert state_digest(run.state_keeper.state) == run.log.ledger.state
     return run.log.ledger.state
 
 
@@ -85,12 +85,12 @@ def test_rounds_whose_snapshots_were_not_written_are_computed_again(directory: P
         play(run, 1)
         for _ in range(3):
             after = commit(run, everybodys(run.log.ledger), is_saved=False)
-        rounds = run.follower.snapshots.rounds()
+        rounds = run.state_keeper.snapshots.rounds()
     assert rounds == [0, 1]
     again = opened(directory)
     with again.log as log:
         assert stands_on(again) == after.blob.root
-        assert again.follower.snapshots.rounds() == [0, 1, log.ledger.round]  # at once: the next start is a short one
+        assert again.state_keeper.snapshots.rounds() == [0, 1, log.ledger.round]  # at once: the next start is a short one
         assert (directory / "snapshots" / f"round-{log.ledger.round:08d}.json").exists()
         play(again, 1)
 
@@ -111,9 +111,9 @@ def test_a_snapshot_of_a_round_that_was_never_committed_does_no_harm(directory: 
 
 
 def test_the_teachers_snapshot_is_written_if_its_round_is_computed_again(directory: Path) -> None:
-    config = with_follower(SHRINKING, keep_snapshots=1, keep_bodies=4)
+    config = with_aggregator(SHRINKING, keep_snapshots=1, keep_bodies=4)
     run = opened(directory, config)
-    teacher_round = run.follower.plan.teacher_round
+    teacher_round = run.state_keeper.plan.teacher_round
     assert teacher_round == 3
     with run.log:
         play(run, teacher_round - 1)
@@ -121,10 +121,10 @@ def test_the_teachers_snapshot_is_written_if_its_round_is_computed_again(directo
             commit(run, everybodys(run.log.ledger), is_saved=False)
     again = opened(directory, config)
     with again.log as log:
-        teacher = again.follower.teacher(log.ledger)
+        teacher = again.state_keeper.teacher(log.ledger)
         assert teacher is not None
         assert teacher.round == teacher_round
-        blob_store = filled_blob_store(log, again.follower)
+        blob_store = filled_blob_store(log, again.state_keeper)
         assert blob_store.get(state_digest(teacher)) is not None
         assert blob_store.get(log.ledger.state) is not None
 
@@ -142,11 +142,11 @@ def test_without_a_body_the_newest_round_cannot_be_computed_again_and_that_is_sa
 
 
 def test_without_any_near_snapshot_that_is_said(directory: Path) -> None:
-    config = with_follower(CONFIG, keep_snapshots=1, keep_bodies=4)
+    config = with_aggregator(CONFIG, keep_snapshots=1, keep_bodies=4)
     run = opened(directory, config)
     with run.log:
         play(run, 7)
-    assert run.follower.snapshots.rounds() == [4, 6, 7]
+    assert run.state_keeper.snapshots.rounds() == [4, 6, 7]
     for round_ in (6, 7):
         (directory / "snapshots" / f"round-{round_:08d}.safetensors").unlink()
     again = opened(directory, config)
@@ -160,7 +160,7 @@ def test_without_any_near_snapshot_that_is_said(directory: Path) -> None:
 
 def test_what_is_no_part_of_the_run_may_change(directory: Path) -> None:
     run = make(directory)
-    other = changed(follower=FollowerSection(evaluate_every=3, keep_snapshots=9, data_root="elsewhere").model_dump())
+    other = changed(aggregator=AggregatorSection(evaluate_every=3, keep_snapshots=9, data_root="elsewhere").model_dump())
     again = open_run(other, directory, OPERATOR, DATASET)
     again.log.close()
     assert again.signed.run == run
@@ -188,7 +188,7 @@ def test_a_new_run_may_begin_with_the_weights_of_another_one(directory: Path, tm
     longer = changed(run={"rounds": 99})
     again = open_run(longer, tmp_path / "again", OPERATOR, DATASET, snapshot)
     with again.log as log:
-        first = again.follower.state
+        first = again.state_keeper.state
         assert first is not None
         assert (log.ledger.round, first.round, log.ledger.run != run.signed.run) == (0, 0, True)
         assert torch.equal(first.parameters, state.parameters)

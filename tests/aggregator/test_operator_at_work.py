@@ -245,7 +245,7 @@ async def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(
         write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
     shards = shard_images(tmp_path / "own", tmp_path / "few", lambda _done, _total: None)
     (tmp_path / "few" / shard_name(len(shards.shards) - 1)).unlink()
-    sections = {"run": {"rounds": 2}, "data": {"dataset": "shards-few"}, "follower": {"evaluate_every": 1}}
+    sections = {"run": {"rounds": 2}, "data": {"dataset": "shards-few"}, "aggregator": {"evaluate_every": 1}}
     config = FAST.model_copy(update={name: getattr(FAST, name).model_copy(update=changes) for name, changes in sections.items()})
     async with started(directory, monkeypatch, config, tmp_path) as program:
         await program.a_round()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.protocol.errors import LedgerError, StorageError
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import Folder, copied, prepared

@@ -10,7 +10,7 @@ import pytest
 
 from manta_swarm.aggregator.log.storage import log_key
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, TrustSection
 from manta_swarm.protocol.signing import Identity
 from tests.docs.forgeries import FORGERIES
 from tests.docs.forging import NotOfThisRun, copied, say
@@ -35,7 +35,7 @@ def test_an_audited_run_of_real_programs_holds_to_its_settlement(tmp_path: Path)
             pending_rounds=6,
             settle_s=DEADLINE_S / 2,
         ),
-        "follower": FollowerSection(audit_share=1.0),
+        "aggregator": AggregatorSection(audit_share=1.0),
     }
     with Programs(tmp_path, small_run(rounds=ROUNDS, **short).model_copy(update=sections)) as programs:
         programs.start_aggregator()

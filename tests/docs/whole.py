@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.follow.follower import Next, Snapshots, after_table
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.log import Log as StoredLog
+from manta_swarm.aggregator.states.state_keeper import Next, Snapshots, after_table
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, num_moments, state_digest

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.follow.replay import SNAPSHOTS
+from manta_swarm.aggregator.states.replay import SNAPSHOTS
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.snapshot import load_snapshot
 from manta_swarm.codec.coding import body_groups, body_num_bytes, encode

@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 
-from manta_swarm.aggregator.follow.replay import Played, Tables, replay_directory
 from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, reading
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection
+from manta_swarm.aggregator.states.replay import Played, Tables, replay_directory
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
@@ -28,7 +28,7 @@ def quick_run(**round_settings: Any) -> RunConfig:
     """Return a run whose rounds take about half a second: a few microbatches of 16 samples from each of two or three peers."""
     settings = {"target_batch": 192, "weight_cap": 96, "max_claim_samples": 640, "first_open_s": 1.0, "min_open_s": 0.5, **round_settings}
     config = small_run(rounds=ENDLESS, **settings)
-    return config.model_copy(update={"follower": FollowerSection(keep_bodies=_KEPT)})
+    return config.model_copy(update={"aggregator": AggregatorSection(keep_bodies=_KEPT)})
 
 
 def cohort_run(**round_settings: Any) -> RunConfig:

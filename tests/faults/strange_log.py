@@ -25,11 +25,11 @@ from typing import Any, NoReturn
 import torch
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.follow import follower
-from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE
+from manta_swarm.aggregator.states import state_keeper
+from manta_swarm.aggregator.states.state_keeper import Next, StateKeeper
 from manta_swarm.automl.training.update import State, next_state, state_pieces
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
@@ -96,9 +96,9 @@ def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
     true_save(path, state, metadata)
 
 
-def follow(self: Follower, *args: Any) -> Next:
+def after_table(self: StateKeeper, *args: Any) -> Next:
     """Return what a table leads to; of the third round something else."""
-    after = true_follow(self, *args)
+    after = true_after_table(self, *args)
     if after.state.round != WRONG_ROUND or WHAT != "wrong-mean":
         return after
     assert self.state is not None
@@ -109,10 +109,10 @@ def follow(self: Follower, *args: Any) -> Next:
     return Next(replace(after.outcome, mean=mean), after.weighed, Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
 
 
-true_follow = Follower.follow
-Follower.follow = follow  # type: ignore[method-assign]
-true_save = follower.save_snapshot
-follower.save_snapshot = save_snapshot
+true_after_table = StateKeeper.after_table
+StateKeeper.after_table = after_table  # type: ignore[method-assign]
+true_save = state_keeper.save_snapshot
+state_keeper.save_snapshot = save_snapshot
 Log.commit = commit  # type: ignore[method-assign]
 Log._sign = sign  # type: ignore[method-assign]
 if WHAT == "dies-open":

@@ -17,9 +17,9 @@ from hivemind.p2p import PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
-from manta_swarm.aggregator.follow.replay import Played
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES
+from manta_swarm.aggregator.states.replay import Played
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
 from manta_swarm.codec.mean import outcome
 from manta_swarm.codec.vectors import vector_group_sizes

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from manta_swarm.aggregator.commit.deciding import LoneDecider
 from manta_swarm.aggregator.commit.feed import FeedService, Weights
 from manta_swarm.aggregator.commit.writing import Leading
-from manta_swarm.aggregator.follow.opening import OpenRun, open_run
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
+from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.codec.coding import body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
@@ -96,7 +96,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
             committing = asyncio.create_task(commit())
             try:
                 async with asyncio.timeout(120):
-                    await story(Scene(lambda: log.ledger, network, writing.intake, run.follower.num_weights, run, context.weights))
+                    await story(Scene(lambda: log.ledger, network, writing.intake, run.state_keeper.num_weights, run, context.weights))
             finally:
                 committing.cancel()
                 await asyncio.wait([committing])

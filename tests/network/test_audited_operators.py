@@ -48,7 +48,7 @@ def test_audits_admissions_and_accounts_outlive_the_leader_and_a_liar_takes_noth
     )
     settings = {"trust": trust, "admission": AdmissionSection(how="invitation")}
     config = small_run(rounds=30, first_open_s=4, min_open_s=4, max_open_s=8, **LITTLE_WORK).model_copy(update=settings)
-    config = config.model_copy(update={"follower": config.follower.model_copy(update={"audit_share": 1.0})})
+    config = config.model_copy(update={"aggregator": config.aggregator.model_copy(update={"audit_share": 1.0})})
     with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
         programs.start_operators()
         start_liar(programs, tmp_path / LIAR / AUDITOR)

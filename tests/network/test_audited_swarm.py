@@ -6,7 +6,7 @@ import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.settings.sections import ExchangeSection, FollowerSection, RecipeSection, TrustSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection, RecipeSection, TrustSection
 from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.protocol.ledger import Ledger
@@ -20,7 +20,7 @@ TRUST = TrustSection(
     mode="audited", proven_after=2, audit_percent=100, newcomer_percent=100, kept_rounds=20, pending_rounds=30, settle_s=60.0
 )
 SHORT = {"first_open_s": 3, "min_open_s": 3, "max_open_s": 6, **LITTLE_WORK}
-SECTIONS = {"trust": TRUST, "follower": FollowerSection(audit_share=1.0), "recipe": RecipeSection(taught_percent=100)}
+SECTIONS = {"trust": TRUST, "aggregator": AggregatorSection(audit_share=1.0), "recipe": RecipeSection(taught_percent=100)}
 
 
 def audited(config: RunConfig, **sections: object) -> RunConfig:

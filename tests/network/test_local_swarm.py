@@ -21,13 +21,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.local.settings import Options, make_settings
 from manta_swarm.aggregator.local.swarm import LocalSwarm
 from manta_swarm.aggregator.log.contents import COPIED, NOT_COPIED
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import TrustSection
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.runtime.signals import Told
 from tests.command import Ended, typed
@@ -250,8 +250,8 @@ def test_a_killed_aggregator_ends_the_swarm_with_its_last_lines(tmp_path: Path) 
 def test_a_swarm_whose_contributions_are_audited_ends_once_all_is_paid(tmp_path: Path) -> None:
     settings = make_settings(Options(directory=tmp_path / "swarm", peers=2, cohorts=2, rounds=3, no_monitor=True))
     trust = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=1, pending_rounds=8, settle_s=20)
-    follower = settings.run.follower.model_copy(update={"audit_share": 1.0})
-    audited = settings.run.model_copy(update={"trust": trust, "follower": follower})
+    own = settings.run.aggregator.model_copy(update={"audit_share": 1.0})
+    audited = settings.run.model_copy(update={"trust": trust, "aggregator": own})
     report = LocalSwarm(replace(settings, run=audited), Console(file=io.StringIO()), Told()).run()
     assert report.succeeded, report
     ledgers: list[Ledger] = []

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.image_folder import write_class_folders
 from tests.command import typed

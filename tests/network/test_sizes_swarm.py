@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.sections import RunSection
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.spaces.cost import macs
 from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.protocol.cohorts import ALL, size_of

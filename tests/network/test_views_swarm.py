@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.settings.sections import DataSection, FollowerSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, DataSection
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.protocol.records import Header, open_entry
 from tests.network.processes import Programs, small_run
 from tests.stereo_sites import write_scenes
@@ -22,7 +22,7 @@ def run_of(root: Path) -> RunConfig:
     few = {"target_batch": 16, "microbatch_samples": 4, "max_claim_samples": 16, "weight_cap": 16}
     config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.0, **few)
     data = DataSection(dataset="stereo-scenes", supernet="stereo-tiny")
-    return config.model_copy(update={"data": data, "follower": FollowerSection(data_root=str(root))})
+    return config.model_copy(update={"data": data, "aggregator": AggregatorSection(data_root=str(root))})
 
 
 def start_sites(programs: Programs, root: Path, *views: str) -> None:

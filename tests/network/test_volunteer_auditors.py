@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.settings.sections import FollowerSection, TrustSection
+from manta_swarm.aggregator.settings.sections import AggregatorSection, TrustSection
 from manta_swarm.peer.features.audit.auditor import Volunteers
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.signing import peer_name
@@ -30,7 +30,7 @@ def test_volunteers_that_do_not_look_are_found_out_and_take_nothing_from_anybody
         pending_rounds=70,
     )
     small = small_run(rounds=10_000, first_open_s=4, min_open_s=4, max_open_s=8, target_batch=64, max_claim_samples=64, weight_cap=64)
-    config = small.model_copy(update={"trust": trust, "follower": FollowerSection(audit_share=1.0)})
+    config = small.model_copy(update={"trust": trust, "aggregator": AggregatorSection(audit_share=1.0)})
     noisy = list[str]()
     with Programs(tmp_path, config) as programs:
 

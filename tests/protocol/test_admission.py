@@ -179,11 +179,11 @@ def test_a_token_lets_in_whoever_has_it_and_a_ledger_that_follows_goes_the_same_
     ledger = invited_run(audits=(AuditRules(named=(OPERATOR.public_key,)),))
     token = Token.from_text(Token(invitation(ledger, role=role), b"\x21" * 32).to_text())
     assert token.open().keys == 2
-    follower = ledger.copy()
+    stepped = ledger.copy()
     step = ledger.append(entry_of(token.admission(ALICE.public_key)))
     assert step is not None
-    follower.follow(step)
-    assert vars(follower) == vars(ledger)
+    stepped.follow(step)
+    assert vars(stepped) == vars(ledger)
     with pytest.raises(SignatureError, match="secret"):
         replace(token, secret=b"\x22" * 32).open()
     with pytest.raises(ValueError, match="secret"):

@@ -276,12 +276,12 @@ class Histories(RuleBasedStateMachine):
                 assert (found is not None) == ((identity.public_key, round_) in listed)
 
     def teardown(self) -> None:
-        replayed, follower = (ledger_of(TRAINING_SPEC, self.exchange, NUM_ROUNDS) for _ in range(2))
+        replayed, stepped = (ledger_of(TRAINING_SPEC, self.exchange, NUM_ROUNDS) for _ in range(2))
         for entry in self.log:
             step = replayed.append(entry)
             if step is not None:
-                follower.follow(step)
-                assert seen(follower) == seen(replayed)
+                stepped.follow(step)
+                assert seen(stepped) == seen(replayed)
         assert seen(replayed) == seen(self.ledger)
 
 

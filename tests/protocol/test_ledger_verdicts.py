@@ -135,11 +135,11 @@ def test_an_open_run_is_settled_with_its_last_round() -> None:
 
 def test_a_ledger_that_follows_goes_the_same_way() -> None:
     ledger = audited_ledger(num_rounds=3, auditors=3, proven=(A,))
-    follower = ledger.copy()
+    stepped = ledger.copy()
 
     def take(entry: bytes) -> None:
         if (step := ledger.append(entry)) is not None:
-            follower.follow(step)
+            stepped.follow(step)
 
     for _ in range(3):
         before = []
@@ -150,10 +150,10 @@ def test_a_ledger_that_follows_goes_the_same_way() -> None:
         headers = works_of(ledger, (A, B))
         for entry in map(entry_of, (*sorted(before, key=lambda verdict: verdict.digest), *headers, copy.newest)):  # type: ignore[arg-type]
             take(entry)
-        assert seen(ledger) == seen(follower) == seen(copy)
+        assert seen(ledger) == seen(stepped) == seen(copy)
     auditor = next(each for each in AUDITORS if each.public_key == audit_of(ledger, A, 2).auditor)
     for record in (verdict_of(ledger, A, round=2, auditor=auditor), Settlement(ledger.run, ledger.last_commit)):
         take(entry_of(record))
-    assert seen(ledger) == seen(follower)
-    assert follower.settled
-    assert follower.reputation == ledger.reputation
+    assert seen(ledger) == seen(stepped)
+    assert stepped.settled
+    assert stepped.reputation == ledger.reputation

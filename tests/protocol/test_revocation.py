@@ -26,11 +26,11 @@ def test_a_key_that_is_taken_back_is_out_for_good_and_keeps_what_it_earned() -> 
     ledger = invited_run()
     ledger.append(admission(invitation(ledger), ALICE))
     commit(ledger, [header_of(ledger, ALICE)])
-    follower = ledger.copy()
+    stepped = ledger.copy()
     step = ledger.append(of_peer(ledger, ALICE))
     assert step is not None
-    follower.follow(step)
-    assert vars(follower) == vars(ledger)
+    stepped.follow(step)
+    assert vars(stepped) == vars(ledger)
     assert ALICE.public_key not in ledger.admitted
     assert ALICE.public_key in ledger.admitted.out
     assert ledger.credits() == {ALICE.public_key: ledger.manifest.reward_pool}

@@ -79,7 +79,7 @@ class Lending:
                     blob = (
                         self._body(kept)
                         if kept.contribution
-                        else Blob.of(state_pieces(self._context.follower.snapshots.load(kept.round, kept.root)))
+                        else Blob.of(state_pieces(self._context.state_keeper.snapshots.load(kept.round, kept.root)))
                     )
                 except StorageError:  # it is gone: the auditor is told that it is not here
                     blob = None

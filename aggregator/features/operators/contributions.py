@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.operators.lending import borrow, contribution_from
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.follow.follower import Follower, Next
 from manta_swarm.aggregator.intake import bodies
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.states.state_keeper import Next, StateKeeper
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import Body, body_groups, parse
 from manta_swarm.network.blobs import Blob
@@ -150,10 +150,10 @@ class Replayed:
 class Replays:
     """Computes batches again for one operator; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
 
-    def __init__(self, log: Log, follower: Follower) -> None:
-        """Compute with the follower's state, which has to be that of the log."""
+    def __init__(self, log: Log, state_keeper: StateKeeper) -> None:
+        """Compute with the state keeper's state, which has to be that of the log."""
         self._log = log
-        self._follower = follower
+        self._state_keeper = state_keeper
         self._codec = log.ledger.manifest.exchange.codec
         self.compute = Worker("replays")  # only computes, or reads
         self._last: Replayed | None = None
@@ -174,7 +174,7 @@ class Replays:
         assert listed is not None
         found = await contributions.of_table(listed, ledger.round, leader)
         blobs, parsed = await self.compute.do(self._parsed, listed, found)
-        after = await self.compute.do(self._follower.follow, base, listed, parsed)
+        after = await self.compute.do(self._state_keeper.after_table, base, listed, parsed)
         entry = ledger.newest
         assert entry is not None
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
@@ -210,11 +210,11 @@ class Replays:
     def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.Kept]) -> tuple[list[Blob], list[Body]]:
         blobs, parsed = [], []
         for one, kept in zip(listed, found, strict=True):
-            blob = Blob.of(body_groups(self._codec, kept.body, self._follower.num_weights))
+            blob = Blob.of(body_groups(self._codec, kept.body, self._state_keeper.num_weights))
             if blob.root != one.body:
                 raise EncodingError("a body does not have the root that its header names")
             blobs.append(blob)
-            parsed.append(parse(self._codec, kept.body, self._follower.num_weights))
+            parsed.append(parse(self._codec, kept.body, self._state_keeper.num_weights))
         return blobs, parsed
 
 

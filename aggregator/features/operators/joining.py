@@ -16,10 +16,10 @@ from pathlib import Path
 
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, AskEntries, Page
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.follow.follower import Snapshots
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
+from manta_swarm.aggregator.states.state_keeper import Snapshots
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.models.networks import build
@@ -169,7 +169,7 @@ async def join_from(
     if config.manifest(identity, manifest.initial_state, dataset, manifest.shards) != manifest:
         raise UserError(
             f"the run there ({manifest.name}, {signed.run.hex()[:16]}) is not the one that the run file describes: all operators "
-            "need the same run file, but for [follower], [limits], [monitor] and etcd"
+            "need the same run file, but for [aggregator], [limits], [monitor] and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
     ledger = Ledger(signed, AskedTrainingSpec(manifest))

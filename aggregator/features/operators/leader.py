@@ -26,8 +26,8 @@ from manta_swarm.aggregator.features.operators.service import (
     Promised,
 )
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS
-from manta_swarm.aggregator.follow.follower import Next
 from manta_swarm.aggregator.intake import bodies
+from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Busy, Refused

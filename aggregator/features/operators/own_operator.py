@@ -24,7 +24,7 @@ from manta_swarm.aggregator.features.operators.lending import (
 )
 from manta_swarm.aggregator.features.operators.store import MAX_BATCH_BYTES, Store
 from manta_swarm.aggregator.features.operators.verdicts import KeptVerdicts
-from manta_swarm.aggregator.follow.opening import put_state
+from manta_swarm.aggregator.states.opening import put_state
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import timeouts
@@ -78,7 +78,7 @@ class OwnOperator:
         self._going_on = asyncio.Lock()  # the log
         # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
         self.disk = Worker("operators", context.broken)
-        self.replays = Replays(context.log, context.follower)
+        self.replays = Replays(context.log, context.state_keeper)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
         self.coming = Coming(self.endpoint, self.log, self.store, self.others, self.disk)
@@ -349,21 +349,21 @@ class OwnOperator:
 
     async def _adopt(self, replayed: Replayed, *, is_own: bool) -> None:
         after = replayed.after
-        self._context.follower.adopt(after.state)
+        self._context.state_keeper.adopt(after.state)
         for blob in replayed.bodies:
             self._context.blob_store.put(blob, "body")
         self._context.blob_store.put(after.mean, "mean")
         self._context.blob_store.put(after.blob, "state")
-        if after.state.round == self._context.follower.plan.teacher_round:
+        if after.state.round == self._context.state_keeper.plan.teacher_round:
             self._context.blob_store.pin(after.blob)
         if is_own:
             return
-        await self.disk.do(self._context.follower.save, after.state, self.log.head, self.log.tree_head)
+        await self.disk.do(self._context.state_keeper.save, after.state, self.log.head, self.log.tree_head)
         await self.disk.do(self._context.bodies.prune, after.state.round)
 
     async def _load_state(self, ledger: Ledger) -> None:
         """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
-        state = await self.replays.compute.do(self._context.follower.snapshots.load, ledger.round, ledger.state)
-        self._context.follower.adopt(state)
-        await self.replays.compute.do(put_state, self._context.blob_store, self.log, self._context.follower)
-        await self.disk.do(self._context.follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
+        state = await self.replays.compute.do(self._context.state_keeper.snapshots.load, ledger.round, ledger.state)
+        self._context.state_keeper.adopt(state)
+        await self.replays.compute.do(put_state, self._context.blob_store, self.log, self._context.state_keeper)
+        await self.disk.do(self._context.state_keeper.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)

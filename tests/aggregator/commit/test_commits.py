@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import manta_swarm.aggregator.commit.commits
-from manta_swarm.aggregator.follow.replay import replay_directory
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.blobs import Ask
 from manta_swarm.network.log_client import HandIn
@@ -67,8 +67,8 @@ async def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_take
             late, last = made(log.ledger, MANY_PEERS[3]), made(log.ledger, A)
             await log.everybodys_round()
             assert log.ledger.round == number
-            assert log.run.follower.state is not None
-            assert state_digest(log.run.follower.state) == log.ledger.state
+            assert log.run.state_keeper.state is not None
+            assert state_digest(log.run.state_keeper.state) == log.ledger.state
         for _ in range(2):
             await asyncio.wait_for(log.working, 60)  # it ended by itself
             client = log.client(A)
@@ -181,7 +181,7 @@ async def test_everything_is_on_the_disk_before_anybody_relies_on_it(monkeypatch
     note(log.run.log, "_sign", "head")
     note(log.closing, "open", "next round open")
     note(log.news, "committed", "told", first=True)
-    note(log.run.follower, "save", "snapshot", first=True)
+    note(log.run.state_keeper, "save", "snapshot", first=True)
     note(log.run.bodies, "prune", "pruned", first=True)
     await log.inclusion_promise(made(log.ledger, A))
     await log.finish_round()
@@ -195,7 +195,7 @@ def refuse(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("part", "is_committed"),
-    [(("log", "_store"), False), (("log", "_sign"), False), (("follower", "save"), True)],
+    [(("log", "_store"), False), (("log", "_sign"), False), (("state_keeper", "save"), True)],
     ids=lambda part: part[1] if isinstance(part, tuple) else None,
 )
 async def test_a_disk_that_refuses_stops_the_program(
@@ -232,7 +232,7 @@ async def test_a_machine_that_computes_wrongly_commits_nothing(monkeypatch: pyte
     def fail(*_: object) -> None:
         raise OwnFault("this machine is wrong")
 
-    monkeypatch.setattr(log.run.follower, "follow", fail)
+    monkeypatch.setattr(log.run.state_keeper, "after_table", fail)
     log.pass_time(OPEN_MS + GRACE_MS)
     with pytest.raises(OwnFault, match="this machine is wrong"):
         await log.working
@@ -241,8 +241,8 @@ async def test_a_machine_that_computes_wrongly_commits_nothing(monkeypatch: pyte
 
 async def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     log = await world.start()
-    lets, save = threading.Semaphore(0), log.run.follower.save
-    monkeypatch.setattr(log.run.follower, "save", lambda *args: (lets.acquire(timeout=60), save(*args)))
+    lets, save = threading.Semaphore(0), log.run.state_keeper.save
+    monkeypatch.setattr(log.run.state_keeper, "save", lambda *args: (lets.acquire(timeout=60), save(*args)))
     for _ in range(3):
         await log.everybodys_round()
     assert len(log.commits._saving) == manta_swarm.aggregator.commit.commits._MAX_SAVING + 1
@@ -255,4 +255,4 @@ async def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(monkeypatch: 
     lets.release(4)
     await log.round(4)
     await log.commits.close()
-    assert log.run.follower.snapshots.rounds() == [0, 2, 3, 4]
+    assert log.run.state_keeper.snapshots.rounds() == [0, 2, 3, 4]

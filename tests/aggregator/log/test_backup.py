@@ -21,7 +21,7 @@ from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.disk import IDENTITY, DirectoryLock
 from tests.aggregator.full_disk import file_size_limit
-from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
+from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_aggregator
 from tests.command import contents
 from tests.consoles import Lines
 
@@ -72,8 +72,8 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
     again = opened(tmp_path / "again")
     with again.log as log:
         assert (log.ledger.round, log.ledger.state) == (3, state)
-        assert again.follower.state is not None
-        assert state_digest(again.follower.state) == state
+        assert again.state_keeper.state is not None
+        assert state_digest(again.state_keeper.state) == state
         assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no inclusion promise is lost
         assert RollbackGuard(tmp_path / "again", log, Lines()).why == "was made from a backup"
 
@@ -120,7 +120,7 @@ def test_what_is_damaged_makes_no_backup_and_no_folder(directory: Path, tmp_path
 
 
 def test_a_snapshot_that_was_pruned_needs_the_bodies_after_the_one_before(tmp_path: Path) -> None:
-    config = with_follower(CONFIG, keep_snapshots=1, keep_bodies=4)
+    config = with_aggregator(CONFIG, keep_snapshots=1, keep_bodies=4)
     run = opened(tmp_path / "run", config)
     with run.log:
         play(run, 5)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.replay import replay_directory
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.protocol.records import InclusionPromise
@@ -42,8 +42,8 @@ async def check_life(log: Aggregator, inclusion_promises: dict[bytes, InclusionP
     last = max(inclusion_promise.round for inclusion_promise in inclusion_promises.values())
     while log.ledger.round < last:
         await log.finish_round()
-        assert log.run.follower.state is not None
-        assert state_digest(log.run.follower.state) == log.ledger.state
+        assert log.run.state_keeper.state is not None
+        assert state_digest(log.run.state_keeper.state) == log.ledger.state
     await check_inclusion_promises(log, inclusion_promises, contributions)
     for one in everybodys(log.ledger, seed=5):
         await log.hand_in(one)

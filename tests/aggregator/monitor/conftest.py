@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenRun
 from tests.aggregator.monitor.asgi import Shown, shown_now
 from tests.aggregator.real_run import PEERS, commit, made_together, opened, play
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor.people import LATE_MS
 from manta_swarm.aggregator.monitor.quality import QUALITY
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.protocol.merkle import verify_consistency, verify_inclusion
 from manta_swarm.protocol.notes import open_tree_head, origin
 from manta_swarm.protocol.records import Header, entry_of, open_entry

@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.monitor import evaluator as module
 from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
 from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.automl.evaluation.held_out import evaluate, quick_evaluation
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named

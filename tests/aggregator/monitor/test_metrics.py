@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Wrong
 from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.aggregator.status import Quality, unix_ms
 from manta_swarm.protocol.closing import GONE
 from manta_swarm.protocol.cosignatures import cosign

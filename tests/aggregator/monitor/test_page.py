@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.monitor.evaluator import Evaluator
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.automl.training.update import State
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import live_of, open_round, write_live

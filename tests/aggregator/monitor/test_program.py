@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.states.opening import OpenRun
 from tests.network.processes import DEADLINE_S, wait_for
 
 pytestmark = pytest.mark.swarm

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.copies import verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tiles import export
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.protocol.cosignatures import cosign, cosignatures_of
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity, peer_name

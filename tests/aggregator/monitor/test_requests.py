@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.monitor.app import INDEX, load_files
 from manta_swarm.aggregator.monitor.settings import MonitorSection
+from manta_swarm.aggregator.states.opening import OpenRun
 from tests.aggregator.monitor.asgi import LOCAL, Shown
 from tests.aggregator.real_run import PEERS
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import OpenRun
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, sight, view
 from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
 from manta_swarm.aggregator.monitor.view import View
+from manta_swarm.aggregator.states.opening import OpenRun
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.admission import PEER, Revocation
 from manta_swarm.protocol.errors import EncodingError, LedgerError

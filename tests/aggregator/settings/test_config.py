@@ -62,7 +62,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "pending_rounds": 119,
         "settle_s": 60.0,
     },
-    "follower": {
+    "aggregator": {
         "evaluate_every": 5,
         "audit_share": 0.5,
         "audit_disk_gb": 0.5,
@@ -112,8 +112,8 @@ def test_every_number_and_text_survives_the_template(first_open_s: float, name: 
 
 def test_every_key_is_in_the_template_and_explained_on_the_line_above_it_and_what_may_change_later_is_said() -> None:
     lines = template(RunConfig()).splitlines()
-    (follower,) = (line for line in lines if line.startswith("[follower]"))
-    assert "may change at any start" in follower
+    (aggregator,) = (line for line in lines if line.startswith("[aggregator]"))
+    assert "may change at any start" in aggregator
     for section_name, section_field in RunConfig.model_fields.items():
         assert any(line.split("#")[0].strip() == f"[{section_name}]" for line in lines), section_name
         assert section_field.annotation is not None
@@ -182,12 +182,12 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("trust", "proven_after", "0"),
         ("trust", "kept_rounds", "0"),
         ("trust", "settle_s", "-1"),
-        ("follower", "audit_share", "0"),
-        ("follower", "audit_share", "1.1"),
-        ("follower", "keep_snapshots", "0"),
-        ("follower", "keep_bodies", "3"),
-        ("follower", "evaluate_every", "-1"),
-        ("follower", "front_every", "-1"),
+        ("aggregator", "audit_share", "0"),
+        ("aggregator", "audit_share", "1.1"),
+        ("aggregator", "keep_snapshots", "0"),
+        ("aggregator", "keep_bodies", "3"),
+        ("aggregator", "evaluate_every", "-1"),
+        ("aggregator", "front_every", "-1"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str, value: str) -> None:
@@ -413,10 +413,10 @@ def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str
 
 def test_states_and_contributions_stay_for_as_long_as_they_may_be_judged() -> None:
     few = {"keep_snapshots": 3, "keep_bodies": 4}
-    config = RunConfig.model_validate({"follower": few, "trust": {"mode": "audited", "kept_rounds": 50, "pending_rounds": 130}})
+    config = RunConfig.model_validate({"aggregator": few, "trust": {"mode": "audited", "kept_rounds": 50, "pending_rounds": 130}})
     assert config.bodies > 130
     assert config.snapshots > 130 + MAX_AGE  # the bases of the oldest contributions
-    friends = RunConfig.model_validate({"follower": few})
+    friends = RunConfig.model_validate({"aggregator": few})
     assert (friends.bodies, friends.snapshots) == (4, 3)
 
 

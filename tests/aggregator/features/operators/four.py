@@ -13,12 +13,12 @@ from manta_swarm.aggregator.features.operators.leader import Leader
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.store import Store
-from manta_swarm.aggregator.follow.follower import Next
-from manta_swarm.aggregator.follow.opening import OpenRun, open_run
 from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection
+from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.operators import Newcomer
 from manta_swarm.protocol.records import entry_of
@@ -98,8 +98,10 @@ class Four:
         if place and not directory.exists():
             signed = self.runs[0].signed
             Log.create(directory, signed, identity).close()
-            follower = self.runs[0].follower
-            snapshots = type(follower.snapshots)(directory / "snapshots", signed.open(), follower.plan, signed.run, keep=3, keep_rounds=32)
+            state_keeper = self.runs[0].state_keeper
+            snapshots = type(state_keeper.snapshots)(
+                directory / "snapshots", signed.open(), state_keeper.plan, signed.run, keep=3, keep_rounds=32
+            )
             snapshots.save(STATE)
         run = open_run(self.config, directory, identity, DATASET)
         endpoint = self.network.endpoint(identity.public_key)
@@ -154,9 +156,9 @@ class Four:
 
     def round_for(self, place: int, contributions: Sequence[Made], before: int = 0, **lies: Any) -> tuple[list[bytes], Next]:
         """Return the entries of the next round, as the operator there computes them, and what they lead to."""
-        log, follower = self.runs[place].log, self.runs[place].follower
+        log, state_keeper = self.runs[place].log, self.runs[place].state_keeper
         listed = [log.ledger.listed(one.header, log.ledger.round + 1) for one in contributions]
-        after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
+        after = state_keeper.after_table(log.ledger, listed, [one.parsed for one in contributions])
         entry = round_of(log.ledger, listed, before=before, **{**said_of(after), **lies})
         return [*map(entry_of, [one.header for one in contributions]), entry_of(entry)], after
 

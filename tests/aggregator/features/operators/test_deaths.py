@@ -54,7 +54,7 @@ class Deaths:
 
 def has_gone_on(four: Four, place: int) -> bool:
     """Return whether an operator has the leader's log, and the state that it leads to."""
-    run, state = four.runs[place], four.runs[place].follower.state
+    run, state = four.runs[place], four.runs[place].state_keeper.state
     assert state is not None
     return run.log.head == four.runs[LEADER].log.head and state.round == run.log.ledger.round and not four.own_operators[place].store.kept
 

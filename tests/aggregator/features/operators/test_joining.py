@@ -68,7 +68,7 @@ def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tm
     run = opened(directory)
     with run.log:
         play(run, 2)
-        ledger, state = run.log.ledger, run.follower.state
+        ledger, state = run.log.ledger, run.state_keeper.state
         assert state is not None
         for path in (directory / "snapshots").glob("round-00000002.*"):
             path.unlink()
@@ -87,5 +87,5 @@ def test_a_state_is_taken_from_whoever_has_it_and_from_nobody_who_has_another(tm
 
         asyncio.run(story())
         assert lacking(directory, ledger) == []
-        loaded = run.follower.snapshots.load(2, ledger.state)
+        loaded = run.state_keeper.snapshots.load(2, ledger.state)
         assert loaded.round == 2

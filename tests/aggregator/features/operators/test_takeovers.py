@@ -34,8 +34,8 @@ async def test_what_has_an_inclusion_promise_is_in_the_next_leaders_round_and_wh
     await four.start(0)
     await four.until_all_have(1, (0,))
     assert len(four.heads((0, 1, 2, 3))) == 1
-    assert four.runs[0].follower.state is not None
-    assert four.runs[0].follower.state.round == 1
+    assert four.runs[0].state_keeper.state is not None
+    assert four.runs[0].state_keeper.state.round == 1
     await four.round(second, 3)
     await four.until_all_have(2, (0, 1, 2, 3))
     assert len(four.heads((0, 1, 2, 3))) == 1
@@ -129,8 +129,8 @@ async def test_a_commit_that_a_later_leaders_word_overtakes_is_done_once(four: F
     # By the beat that tells it, and twice beside that.
     await asyncio.gather(own_operator.go_on_to(note, FOUR[1].public_key), *(own_operator.apply(0, entries, note) for _ in range(2)))
     assert four.heads((1, 3)) == {(log.head.size, log.head.root, log.ledger.state)}
-    assert four.runs[3].follower.state is not None
-    assert four.runs[3].follower.state.round == 1
+    assert four.runs[3].state_keeper.state is not None
+    assert four.runs[3].state_keeper.state.round == 1
 
 
 @of_four()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import lend_shards
+from manta_swarm.aggregator.states.opening import lend_shards
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling

@@ -43,7 +43,7 @@ from manta_swarm.runtime.round_folder import RoundFolder
 
 _SUFFIX = ".safetensors"
 
-logger = logging.getLogger("manta.follower")
+logger = logging.getLogger("manta.states")
 
 NUM_RANDOM = 8  # random subnets in a report
 
@@ -178,7 +178,7 @@ def after_table(
     return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
 
 
-class Follower:
+class StateKeeper:
     """The state after the log's last round, and what is derived from it."""
 
     def __init__(self, directory: Path, manifest: Manifest, run: bytes, dataset: Dataset, *, keep_snapshots: int, keep_rounds: int) -> None:
@@ -221,7 +221,7 @@ class Follower:
         """Make ``state``, which the log has, the current one."""
         self.state = state
 
-    def follow(self, ledger: Ledger, listed: Sequence[Listed], bodies: Sequence[Body]) -> Next:
+    def after_table(self, ledger: Ledger, listed: Sequence[Listed], bodies: Sequence[Body]) -> Next:
         """Return what a table of the next round leads to; nothing is changed."""
         assert self.state is not None
         min_exponents = [ledger.min_exponent_at(one.round - 1) for one in listed]
@@ -246,10 +246,10 @@ class Follower:
 class Evaluating:
     """Has the newest state of a run evaluated when the run file says so, and at the run's end."""
 
-    def __init__(self, log: Log, follower: Follower, every: int) -> None:
-        """Evaluate what ``follower`` holds each ``every`` rounds of ``log``; 0: only after the last one."""
+    def __init__(self, log: Log, state_keeper: StateKeeper, every: int) -> None:
+        """Evaluate what ``state_keeper`` holds each ``every`` rounds of ``log``; 0: only after the last one."""
         self._log = log
-        self._follower = follower
+        self._state_keeper = state_keeper
         self._every = every
         self._due = asyncio.Event()
         self.quality: Quality | None = None
@@ -271,7 +271,7 @@ class Evaluating:
         await self._due.wait()
         self._due.clear()
         try:
-            evaluation = await asyncio.to_thread(self._follower.evaluate)
+            evaluation = await asyncio.to_thread(self._state_keeper.evaluate)
         except UserError as error:  # samples are missing or damaged: only figures are lost by it, the log needs none
             self.quality, self.round = None, self._log.ledger.round
             return f"not evaluated round={self.round}: {error}"

@@ -1,17 +1,17 @@
-"""A run's directory, opened or made: its log, its follower on the log's state, its contributions, and the shards that it hands out."""
+"""A run's directory, opened or made: its log, its state keeper on the log's state, its contributions, and the shards that it hands out."""
 
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.follow.follower import Follower
-from manta_swarm.aggregator.follow.replay import Tables, replayed
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, read_manifest
 from manta_swarm.aggregator.settings.config import RunConfig, no_shards
 from manta_swarm.aggregator.settings.inviting import auditor_key
+from manta_swarm.aggregator.states.replay import Tables, replayed
+from manta_swarm.aggregator.states.state_keeper import StateKeeper
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import shard_name, travelling
 from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
@@ -72,7 +72,7 @@ class OpenRun:
 
     signed: SignedManifest
     log: Log
-    follower: Follower
+    state_keeper: StateKeeper
     bodies: Bodies
 
 
@@ -124,13 +124,13 @@ def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     auditor = auditor_key(directory) if config.is_audited else None
     manifest = config.manifest(identity, state_digest(state), dataset, travelling_of(config, dataset), auditor)
     signed = SignedManifest.sign(manifest, identity)
-    follower = _follower(config, directory, signed, dataset)
-    follower.snapshots.save(state)  # before the log: what it promises has to be here
+    state_keeper = _state_keeper(config, directory, signed, dataset)
+    state_keeper.snapshots.save(state)  # before the log: what it promises has to be here
     with contextlib.ExitStack() as undo:
         log = undo.enter_context(Log.create(directory, signed, identity))
-        follower.adopt(state)
-        follower.save(state, log.head, log.tree_head)
-        opened = OpenRun(signed, log, follower, _bodies(config, directory, signed, state))
+        state_keeper.adopt(state)
+        state_keeper.save(state, log.head, log.tree_head)
+        opened = OpenRun(signed, log, state_keeper, _bodies(config, directory, signed, state))
         undo.pop_all()
     return opened
 
@@ -148,40 +148,40 @@ def _with_weights_of(snapshot: Path, state: State, supernet: str) -> State:
 
 
 def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:
-    """Return the run with the newest snapshot that is not ahead of the log as the follower's state."""
-    follower = _follower(config, directory, signed, dataset)
-    rounds = [round_ for round_ in follower.snapshots.rounds() if round_ <= log.ledger.round]
+    """Return the run with the newest snapshot that is not ahead of the log as the state keeper's state."""
+    state_keeper = _state_keeper(config, directory, signed, dataset)
+    rounds = [round_ for round_ in state_keeper.snapshots.rounds() if round_ <= log.ledger.round]
     if not rounds:
         raise StorageError(f"{directory / SNAPSHOTS} holds no state of the run; restore it from a backup")
-    follower.adopt(follower.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
-    assert follower.state is not None
-    return OpenRun(signed, log, follower, _bodies(config, directory, signed, follower.state))
+    state_keeper.adopt(state_keeper.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
+    assert state_keeper.state is not None
+    return OpenRun(signed, log, state_keeper, _bodies(config, directory, signed, state_keeper.state))
 
 
 def _catch_up(opened: OpenRun, tables: Tables) -> None:
     """Compute what was committed and not saved before this start."""
-    log, follower = opened.log, opened.follower
-    state = follower.state
+    log, state_keeper = opened.log, opened.state_keeper
+    state = state_keeper.state
     assert state is not None
     missing = range(state.round + 1, log.ledger.round + 1)
     if any(number not in tables.rounds for number in missing):
         raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
     rounds = [tables.rounds[number] for number in missing]
     codec = log.ledger.manifest.exchange.codec
-    for after in replayed(state, rounds, opened.bodies, follower.training_spec, codec):
-        follower.adopt(after)
-        if after.round == follower.plan.teacher_round:
-            follower.snapshots.save(after)
+    for after in replayed(state, rounds, opened.bodies, state_keeper.training_spec, codec):
+        state_keeper.adopt(after)
+        if after.round == state_keeper.plan.teacher_round:
+            state_keeper.snapshots.save(after)
     if missing:
-        assert follower.state is not None
-        follower.save(follower.state, log.head, log.tree_head)
+        assert state_keeper.state is not None
+        state_keeper.save(state_keeper.state, log.head, log.tree_head)
     else:
-        follower.snapshots.certify(state.round, log.head, log.tree_head)  # which a crash may have come before
+        state_keeper.snapshots.certify(state.round, log.head, log.tree_head)  # which a crash may have come before
 
 
-def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
+def _state_keeper(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> StateKeeper:
     keep_rounds = config.bodies
-    return Follower(directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=config.snapshots, keep_rounds=keep_rounds)
+    return StateKeeper(directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=config.snapshots, keep_rounds=keep_rounds)
 
 
 def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:
@@ -189,25 +189,25 @@ def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: S
     return Bodies(directory / BODIES, body_bytes=size, keep=config.bodies)
 
 
-def filled_blob_store(log: Log, follower: Follower) -> BlobStore:
+def filled_blob_store(log: Log, state_keeper: StateKeeper) -> BlobStore:
     """Return a blob store with what newcomers need: the current state, and the one that the rounds to come learn from too.
 
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
     blob_store = BlobStore(max_bytes=_STORE_BYTES)
-    put_state(blob_store, log, follower)
+    put_state(blob_store, log, state_keeper)
     return blob_store
 
 
-def put_state(blob_store: BlobStore, log: Log, follower: Follower) -> None:
+def put_state(blob_store: BlobStore, log: Log, state_keeper: StateKeeper) -> None:
     """Put the current state into the blob store, and the one that the rounds to come learn from too.
 
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
-    assert follower.state is not None
-    blob_store.put(Blob.of(state_pieces(follower.state)), "state")
-    teacher = follower.teacher(log.ledger)
+    assert state_keeper.state is not None
+    blob_store.put(Blob.of(state_pieces(state_keeper.state)), "state")
+    teacher = state_keeper.teacher(log.ledger)
     if teacher is not None:
         blob_store.pin(Blob.of(state_pieces(teacher)))

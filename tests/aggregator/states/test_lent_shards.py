@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.follow.opening import lend_shards, travelling_of
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
+from manta_swarm.aggregator.states.opening import lend_shards, travelling_of
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.shards.layout import LIST_NAME
 from manta_swarm.automl.data.shards.sharded import ShardedImages

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.follow.follower import Snapshots, after_table
 from manta_swarm.aggregator.intake.bodies import Bodies, Kept
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.states.state_keeper import Snapshots, after_table
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, parse

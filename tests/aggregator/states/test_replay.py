@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.follow.replay import Replayed, replay_directory
 from manta_swarm.aggregator.log.verify import verify_directory
+from manta_swarm.aggregator.states.replay import Replayed, replay_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.table import weights_root
@@ -25,12 +25,12 @@ from tests.aggregator.real_run import (
     made_together,
     opened,
     play,
-    with_follower,
+    with_aggregator,
 )
 from tests.command import contents
 
 ROUNDS = 6
-KEEP = with_follower(CONFIG, keep_snapshots=1, keep_bodies=4)
+KEEP = with_aggregator(CONFIG, keep_snapshots=1, keep_bodies=4)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_run_that_shrinks_and_sorts_and_has_a_teacher_is_computed_again(tmp_pa
     with run.log as log:
         states = play(run, 9)
         assert log.ledger.finished
-        assert any(run.follower.plan.sorts_after(round_) for round_ in range(1, 10))
+        assert any(run.state_keeper.plan.sorts_after(round_) for round_ in range(1, 10))
         for round_ in range(1, 10):
             if round_ not in (0, 3):
                 snapshot(tmp_path / "aggregator", round_).unlink(missing_ok=True)
@@ -178,8 +178,8 @@ def test_a_clipped_contribution_and_roles_that_are_not_in_every_round_are_comput
 def test_cohorts_that_train_parts_in_several_local_steps_are_computed_again(tmp_path: Path) -> None:
     run = opened(tmp_path / "aggregator", THIN_PARTS)
     with run.log as log:
-        assert run.follower.state is not None
-        assert len(run.follower.state.moments) == 1  # the outer momentum
+        assert run.state_keeper.state is not None
+        assert len(run.state_keeper.state.moments) == 1  # the outer momentum
         for round_ in range(1, 5):
             late = [made(log.ledger, PEERS[2], cohort="there", round=round_ - 1)] if round_ == 4 else []
             contributions = [made_together(log.ledger, PEERS[:2], cohort="here"), *late]
