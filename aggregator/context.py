@@ -11,7 +11,7 @@ from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.sections import LimitsSection
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.aggregator.states.state_keeper import StateKeeper
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.blobs import BlobStore
@@ -32,7 +32,7 @@ class RunContext:
     callers: Callers
     identity: Identity
     directory: Path
-    opened: OpenRun
+    opened: OpenedRun
     blob_store: BlobStore
     weights: Weights  # what contributions of the newest rounds weigh
     waiting: Waiting  # verdicts on the disk that the log has not yet

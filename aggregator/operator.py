@@ -34,7 +34,7 @@ from manta_swarm.aggregator.monitor.observers import Observers, Watched
 from manta_swarm.aggregator.session import Session
 from manta_swarm.aggregator.settings.config import RunConfig, load_run_file, template
 from manta_swarm.aggregator.settings.start import Start
-from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store, lend_shards, open_run
+from manta_swarm.aggregator.states.opening import OpenedRun, filled_blob_store, lend_shards, open_run
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
@@ -104,7 +104,7 @@ class Operator:
                         await node.close()
 
     def _context(
-        self, opened: OpenRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, observers: Observers
+        self, opened: OpenedRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, observers: Observers
     ) -> RunContext:
         """Return what the parts of the program share; ``admission_filter`` is the node, held to whom the run admits."""
         asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()

@@ -156,7 +156,7 @@ class CreditWord:
     until: int  # the round with whose entry the last of that is paid; 0: nothing is pending, or the last of it is paid with the settlement
     faults: tuple[Fault, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
     good: int  # contributions that were found good since the last fault
-    proven: int  # 1: the key is; in an open run all are
+    proven: int  # 1: the key is; in an unaudited run all are
     earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
 
     def __post_init__(self) -> None:

@@ -193,7 +193,7 @@ def claims_of(training_spec: TrainingSpec, proven: ProvenRound, found: RoundCont
 
 
 def earned(manifest: Manifest, training_spec: TrainingSpec, proven: ProvenRound, found: RoundContributions) -> dict[bytes, int]:
-    """Return key -> what it earned in a round of an open run, by what is said to be the round's contributions.
+    """Return key -> what it earned in a round of an unaudited run, by what is said to be the round's contributions.
 
     Raises:
         RemoteFault: as ``claims_of``.
@@ -205,5 +205,5 @@ def earned(manifest: Manifest, training_spec: TrainingSpec, proven: ProvenRound,
 
 
 def shares_by(manifest: Manifest, training_spec: TrainingSpec, claims: Sequence[Claim]) -> dict[bytes, int]:
-    """Return key -> what a round of an open run pays it, by all of the round's claims."""
+    """Return key -> what a round of an unaudited run pays it, by all of the round's claims."""
     return shares_of(manifest, {claim.key: reward_weight(manifest, training_spec, claim) for claim in claims})

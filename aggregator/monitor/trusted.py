@@ -33,7 +33,7 @@ class TrustAnswers:
         computers = self._present.people(unix_ms()).computers
         lost = [key for key in reputation.faults if not reputation.is_proven(key)]
         return {
-            "mode": "audited" if manifest.is_audited else "open",
+            "mode": "audited" if manifest.is_audited else "unaudited",
             "round": view.round,
             "is_finished": view.is_finished,
             "is_settled": view.is_settled,

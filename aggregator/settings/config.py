@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.base import Section, line_of
 from manta_swarm.aggregator.settings.sections import (
-    OPEN,
+    UNAUDITED,
     AdmissionSection,
     AggregatorSection,
     DataSection,
@@ -101,7 +101,7 @@ class RunConfig(Section):
     @property
     def is_audited(self) -> bool:
         """Whether contributions are audited."""
-        return self.trust.mode != OPEN
+        return self.trust.mode != UNAUDITED
 
     def check(self) -> Manifest:
         """Return the manifest of this run as far as it shows without the data, keys and a state: no torch is needed.
@@ -124,7 +124,7 @@ class RunConfig(Section):
         if self.is_audited and is_private:
             raise UserError(
                 "[trust]: private data are nobody's but their peer's, and no audit can look at them: "
-                'write mode = "open", or data = "shared" in [run]'
+                'write mode = "unaudited", or data = "shared" in [run]'
             )
         plan, nothing, nobody = self._plan(space.name, 1), sha256(b""), Identity(bytes(32)).public_key
         try:

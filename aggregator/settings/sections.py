@@ -21,7 +21,7 @@ from manta_swarm.protocol.manifest import ALL_PERCENT, MAX_OPERATORS, MAX_PERCEN
 from manta_swarm.protocol.signing import key_named
 from manta_swarm.protocol.verdicts import MAX_AUDITORS, MAX_KEPT_ROUNDS, MAX_PROVEN, AuditRules
 
-OPEN = "open"  # [trust] mode
+UNAUDITED = "unaudited"  # [trust] mode
 
 _USUAL = usual("classification")
 
@@ -277,9 +277,9 @@ class RewardsSection(Section):
 class TrustSection(Section):
     """[trust]"""
 
-    mode: Literal["open", "audited"] = Field(
-        default="open",
-        description="open: whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
+    mode: Literal["unaudited", "audited"] = Field(
+        default="unaudited",
+        description="unaudited: whoever signs is believed; audited: some contributions are computed again, lies earn nothing",
     )
     proven: _Names = Field(
         default=(),
@@ -319,7 +319,7 @@ class TrustSection(Section):
         Raises:
             ValueError: values that do not go together, or under which lying pays.
         """
-        if self.mode == OPEN:
+        if self.mode == UNAUDITED:
             return ()
         if num_operators > 1 and not self.auditors:
             raise ValueError(

@@ -67,7 +67,7 @@ def lend_shards(blob_store: BlobStore, dataset: Dataset) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRun:
+class OpenedRun:
     """A run's directory, opened."""
 
     signed: SignedManifest
@@ -76,7 +76,7 @@ class OpenRun:
     bodies: Bodies
 
 
-def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None = None) -> OpenRun:
+def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None = None) -> OpenedRun:
     """Return the run of ``directory``; make it from ``config`` if the directory has none.
 
     Args:
@@ -117,7 +117,7 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     return opened
 
 
-def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None) -> OpenRun:
+def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None) -> OpenedRun:
     state = initial_state(config.plan(dataset))
     if first_state is not None:
         state = _with_weights_of(first_state, state, config.plan(dataset).supernet)
@@ -130,7 +130,7 @@ def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
         log = undo.enter_context(Log.create(directory, signed, identity))
         state_keeper.adopt(state)
         state_keeper.save(state, log.head, log.tree_head)
-        opened = OpenRun(signed, log, state_keeper, _bodies(config, directory, signed, state))
+        opened = OpenedRun(signed, log, state_keeper, _bodies(config, directory, signed, state))
         undo.pop_all()
     return opened
 
@@ -147,7 +147,7 @@ def _with_weights_of(snapshot: Path, state: State, supernet: str) -> State:
     return State(0, found.parameters.clone(), state.moments)
 
 
-def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:
+def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenedRun:
     """Return the run with the newest snapshot that is not ahead of the log as the state keeper's state."""
     state_keeper = _state_keeper(config, directory, signed, dataset)
     rounds = [round_ for round_ in state_keeper.snapshots.rounds() if round_ <= log.ledger.round]
@@ -155,10 +155,10 @@ def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log
         raise StorageError(f"{directory / SNAPSHOTS} holds no state of the run; restore it from a backup")
     state_keeper.adopt(state_keeper.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
     assert state_keeper.state is not None
-    return OpenRun(signed, log, state_keeper, _bodies(config, directory, signed, state_keeper.state))
+    return OpenedRun(signed, log, state_keeper, _bodies(config, directory, signed, state_keeper.state))
 
 
-def _catch_up(opened: OpenRun, tables: Tables) -> None:
+def _catch_up(opened: OpenedRun, tables: Tables) -> None:
     """Compute what was committed and not saved before this start."""
     log, state_keeper = opened.log, opened.state_keeper
     state = state_keeper.state

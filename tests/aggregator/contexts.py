@@ -9,7 +9,7 @@ from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.guard import RollbackGuard
 from manta_swarm.aggregator.settings.sections import LimitsSection
-from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store
+from manta_swarm.aggregator.states.opening import OpenedRun, filled_blob_store
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -26,7 +26,7 @@ class Anywhere:
 
 
 def context_of(
-    run: OpenRun, directory: Path, endpoint: OwnNode, identity: Identity, *, settling: Settling | None = None, clock: Clock = SYSTEM_CLOCK
+    run: OpenedRun, directory: Path, endpoint: OwnNode, identity: Identity, *, settling: Settling | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> RunContext:
     """Return the context of an operator that serves an opened run; verdicts are not waited for, unless ``settling`` says so."""
     broken, log, console = Broken(), run.log, Lines()

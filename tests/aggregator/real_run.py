@@ -6,7 +6,7 @@ from typing import Any
 
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection, RoundSection, RunSection
-from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.opening import OpenedRun, open_run
 from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.update import State, initial_state, state_digest
@@ -49,7 +49,7 @@ def signed_manifest(config: RunConfig = CONFIG) -> SignedManifest:
     return SignedManifest.sign(config.manifest(OPERATOR, state_digest(STATE), DATASET), OPERATOR)
 
 
-def opened(directory: Path, config: RunConfig = CONFIG) -> OpenRun:
+def opened(directory: Path, config: RunConfig = CONFIG) -> OpenedRun:
     """Return the run in ``directory``, which is made where there is none."""
     return open_run(config, directory, OPERATOR, DATASET)
 
@@ -90,7 +90,7 @@ def said_of(after: Next) -> dict[str, Any]:
     }
 
 
-def commit(run: OpenRun, contributions: Sequence[Made], *, before: Sequence[bytes] = (), is_saved: bool = True, **lies: Any) -> Next:
+def commit(run: OpenedRun, contributions: Sequence[Made], *, before: Sequence[bytes] = (), is_saved: bool = True, **lies: Any) -> Next:
     """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that.
 
     ``before`` are entries before the round's. ``lies`` take the place of what is true of the round.
@@ -109,6 +109,6 @@ def commit(run: OpenRun, contributions: Sequence[Made], *, before: Sequence[byte
     return after
 
 
-def play(run: OpenRun, rounds: int) -> list[State]:
+def play(run: OpenedRun, rounds: int) -> list[State]:
     """Have that many rounds of everybody committed; return the state after each."""
     return [commit(run, everybodys(run.log.ledger)).state for _ in range(rounds)]

@@ -13,7 +13,7 @@ from manta_swarm.aggregator.operator import Operator
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import AggregatorSection
 from manta_swarm.aggregator.settings.start import Start
-from manta_swarm.aggregator.states.opening import OpenRun, filled_blob_store, open_run
+from manta_swarm.aggregator.states.opening import OpenedRun, filled_blob_store, open_run
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.errors import StorageError, UserError
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, commit, everybodys, opened, play, with_aggregator
@@ -41,7 +41,7 @@ def make(directory: Path) -> bytes:
     return run.signed.run
 
 
-def stands_on(run: OpenRun) -> bytes:
+def stands_on(run: OpenedRun) -> bytes:
     """Return the digest of the state that the run's state keeper has, which is the log's."""
     assert run.state_keeper.state is not None
     assert state_digest(run.state_keeper.state) == run.log.ledger.state

@@ -174,7 +174,7 @@ cases(
     "E2",
     "plain",
     a_round_has_no_contributions=lambda log: log.round([log.header()])[-1:],
-    an_open_run_is_settled=lambda log: [log.settlement()],
+    an_unaudited_run_is_settled=lambda log: [log.settlement()],
 )
 cases("E2", "invited", 0, an_admission_follows_a_contribution=lambda log: [log.admission(ONE), entry_of(log.header()), log.admission(TWO)])
 cases("E2", "cohorts", a_contribution_follows_the_last_round=lambda log: [entry_of(log.until(3).header())])
@@ -239,7 +239,7 @@ def not_drawn(log: Log) -> Entries:
     return verdict(log, AUDITORS[0], listed(log, peer, round_), round_)
 
 
-cases("E7", "plain", a_verdict_stands_in_an_open_run=lambda log: verdict(log, AUDITORS[0], listed(log, ONE, 2), 2))
+cases("E7", "plain", a_verdict_stands_in_an_unaudited_run=lambda log: verdict(log, AUDITORS[0], listed(log, ONE, 2), 2))
 cases("E7", "accused", 6, who_judges_is_not_named=lambda log: [entry_of(log.verdict(FIVE, auditor=STRANGER))])
 cases(
     "E8",

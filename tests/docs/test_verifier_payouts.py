@@ -18,15 +18,15 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import sha256
 from tests.docs.logs import ONE, OPERATOR, STRANGER, THREE
 from tests.docs.verifiers import verifier
-from tests.docs.whole import WholeRun, open_to_all
+from tests.docs.whole import WholeRun, unaudited
 
 ROUND, PAID = 1, 333  # a third of the pool of 1000
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WholeRun]:
-    """The folder of a run that is open to all."""
-    run, folder = open_to_all(), tmp_path_factory.mktemp("open") / "run"
+    """The folder of a run without audits."""
+    run, folder = unaudited(), tmp_path_factory.mktemp("unaudited") / "run"
     run.write(folder, {0: run.states()[0]})
     return folder, run
 

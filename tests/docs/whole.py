@@ -154,7 +154,7 @@ def begun(**changes: Any) -> WholeRun:
     return WholeRun(log_of(initial_state=state_digest(state), **changes), state)
 
 
-def open_to_all() -> WholeRun:
+def unaudited() -> WholeRun:
     """Peers alone and a cohort, in three rounds: one names another account, one is late, one is clipped."""
     run = begun(num_rounds=3)
     late = run.made(FOUR, seed=4)
@@ -185,5 +185,5 @@ def good_words(run: WholeRun) -> list[Signed[Verdict]]:
     return [run.log.verdict(peer) for peer in (ONE, THREE) if is_drawn(run.log, peer)]
 
 
-RUNS: dict[str, Callable[[], WholeRun]] = {"open": open_to_all, "audited": audited}
+RUNS: dict[str, Callable[[], WholeRun]] = {"unaudited": unaudited, "audited": audited}
 UNKNOWN = sha256(b"unknown")

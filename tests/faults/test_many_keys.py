@@ -16,7 +16,7 @@ from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
-from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.opening import OpenedRun, open_run
 from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.codec.coding import body_groups, encode, parse
@@ -60,7 +60,7 @@ class Scene:
     network: MemoryNetwork
     intake: Intake
     num_weights: int
-    run: OpenRun
+    run: OpenedRun
     weights: Weights
 
     def endpoint(self, identity: Identity) -> MemoryEndpoint:

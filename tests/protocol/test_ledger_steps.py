@@ -86,7 +86,7 @@ def test_who_dropped_out_of_an_audited_run_s_cohort_is_listed_and_paid_up_to_the
     assert left_by([header]) == {peer.public_key: LEFT for peer in (A, C)}  # B gave nothing, and nothing is left to it
 
 
-def test_in_an_open_run_nobody_is_listed_that_dropped_out() -> None:
+def test_in_an_unaudited_run_nobody_is_listed_that_dropped_out() -> None:
     log = ledger()
     with pytest.raises(ClaimError, match=r"2 local steps in a run of 3") as raised:
         log.listed(listing([claimed(log, A, WHOLE), claimed(log, B, WHOLE[:2])], A), 1)

@@ -76,7 +76,7 @@ def test_a_verdict_that_its_auditor_did_not_sign_is_refused() -> None:
     refused(ledger, entry_of(replace(verdict_of(ledger, A), signature=bytes(64))), SignatureError)
 
 
-def test_no_verdict_stands_in_an_open_run() -> None:
+def test_no_verdict_stands_in_an_unaudited_run() -> None:
     audited, ledger = played(audited_ledger()), ledger_of()
     refused(ledger, entry_of(Signed.sign(replace(verdict_of(audited, A).open(), run=ledger.run), AUDITOR)), match="no named auditor")
 

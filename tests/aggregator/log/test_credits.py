@@ -116,7 +116,7 @@ def test_the_credit_of_an_accounts_machines_adds_up(tmp_path: Path) -> None:
     assert (one["account"], one["paid"], one["pending"]) == (peer_name(OWNER), 0, pending)
 
 
-def test_in_an_open_run_all_is_paid_at_once(tmp_path: Path) -> None:
+def test_in_an_unaudited_run_all_is_paid_at_once(tmp_path: Path) -> None:
     with create(tmp_path / "log", signed_manifest()) as log:
         grow(log, 2)
     found = verify_directory(tmp_path / "log", training_spec_of=training_spec_of)

@@ -10,7 +10,7 @@ import pytest
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor.people import LATE_MS
 from manta_swarm.aggregator.monitor.quality import QUALITY
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.protocol.merkle import verify_consistency, verify_inclusion
 from manta_swarm.protocol.notes import open_tree_head, origin
 from manta_swarm.protocol.records import Header, entry_of, open_entry
@@ -26,7 +26,7 @@ SMALL_KEYS = [peer.public_key for peer in SMALL_PEERS]
 NEWCOMER = (bytes(31) + b"\x07").hex()
 
 
-def test_the_run_is_described_by_its_manifest(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_the_run_is_described_by_its_manifest(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     run, manifest = shown.json("/api/run"), played[1].signed.open()
     assert run["run"] == played[1].signed.run.hex()
     assert (run["name"], run["task"], run["supernet"], run["num_rounds"]) == ("real", "classification", manifest.supernet, 9)
@@ -36,7 +36,7 @@ def test_the_run_is_described_by_its_manifest(shown: Shown, played: tuple[Path, 
     assert run["join"] == ["manta-peer join"]
 
 
-def test_now_has_the_round_the_peers_and_the_head(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_now_has_the_round_the_peers_and_the_head(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     now, log = shown.json("/api/now"), played[1].log
     assert (now["round"], now["num_rounds"], now["is_finished"], now["state"]) == (3, 9, False, log.ledger.state.hex())
     assert now["head"] == {"size": log.head.size, "root": log.head.root.hex()}
@@ -47,7 +47,7 @@ def test_now_has_the_round_the_peers_and_the_head(shown: Shown, played: tuple[Pa
     assert now["reading"] is None
 
 
-def test_every_entry_can_be_proven_by_who_has_the_operators_key_alone(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_every_entry_can_be_proven_by_who_has_the_operators_key_alone(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     head, ledger = shown.json("/api/ledger/head"), shown.json("/api/run")["ledger"]
     signed = open_tree_head(head["note"], ledger["origin"], bytes.fromhex(ledger["operator"]))
     assert (signed.size, signed.root.hex()) == (head["size"], head["root"])
@@ -60,7 +60,7 @@ def test_every_entry_can_be_proven_by_who_has_the_operators_key_alone(shown: Sho
         verify_inclusion(leaf, index, signed.size, [bytes.fromhex(each) for each in proof["proof"]], signed.root)
 
 
-def test_every_earlier_log_can_be_proven_a_part_of_the_newest(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_every_earlier_log_can_be_proven_a_part_of_the_newest(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     for old in range(11):
         answer = shown.json(f"/api/ledger/consistency?old={old}")
         proof = [bytes.fromhex(each) for each in answer["proof"]]
@@ -93,7 +93,7 @@ def test_entries_come_in_pages_the_newest_first_and_none_twice(shown: Shown) -> 
     assert indices == list(range(9, -1, -1))
 
 
-def test_rounds_come_in_pages_and_each_has_who_gave_what(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_rounds_come_in_pages_and_each_has_who_gave_what(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     first, second = shown.json("/api/rounds?limit=2"), shown.json("/api/rounds?limit=2&before=2")
     assert [one["round"] for one in (*first["rounds"], *second["rounds"])] == [3, 2, 1]
     assert (first["more_before"], second["more_before"]) == (2, None)
@@ -124,7 +124,7 @@ def test_a_rounds_timeline_says_what_was_seen_and_what_nobody_can_see(shown: Sho
     assert [one["round"] for one in shown.json("/api/timeline?limit=2")["timelines"]] == [3, 2]
 
 
-def test_a_peer_finds_its_work_by_its_name_its_key_or_the_end_of_its_name(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_a_peer_finds_its_work_by_its_name_its_key_or_the_end_of_its_name(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     key, name = PEERS[1].public_key, NAMES[1]
     answers = [shown.json(f"/api/peers/{text}") for text in (name, key.hex(), name[-8:])]
     assert all(answer["peer"] == name for answer in answers)
@@ -162,7 +162,7 @@ def test_the_whole_swarm_comes_in_columns(shown: Shown) -> None:
     assert {shown.json(f"/api/peers/{peer}")["peer"] for peer in swarm["peer"]} == set(NAMES)
 
 
-def test_credits_are_those_of_the_ledger(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_credits_are_those_of_the_ledger(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     answer = shown.json("/api/ledger/credits")
     assert {bytes.fromhex(one["key"]): one["credit"] for one in answer["credits"]} == played[1].log.ledger.credits()
     assert answer["pool_paid"] == sum(one["credit"] for one in answer["credits"])

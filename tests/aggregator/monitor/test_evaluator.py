@@ -15,7 +15,7 @@ from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, 
 from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.automl.evaluation.held_out import evaluate, quick_evaluation
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
@@ -27,7 +27,7 @@ from tests.aggregator.real_run import DATASET, STATE
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory, played: tuple[Path, OpenRun]) -> Path:
+def evaluated(tmp_path_factory: pytest.TempPathFactory, played: tuple[Path, OpenedRun]) -> Path:
     """A folder with the evaluation of the newest snapshot of a run."""
     directory = tmp_path_factory.mktemp("evaluated")
     (directory / DIRECTORY).mkdir()
@@ -38,7 +38,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, played: tuple[Path, Open
     return directory / DIRECTORY
 
 
-def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(evaluated: Path, played: tuple[Path, OpenRun]) -> None:
+def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(evaluated: Path, played: tuple[Path, OpenedRun]) -> None:
     evaluations = Evaluations(evaluated)
     assert evaluations.read_on()
     newest = evaluations.newest
@@ -132,7 +132,7 @@ def test_a_line_that_is_damaged_or_that_a_kill_left_unfinished_ends_nothing_and_
 
 
 def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(
-    played: tuple[Path, OpenRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: tuple[Path, OpenedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "quick_evaluation", lambda *_: SimpleNamespace(quality=0.5, loss=1.0, samples=355))
     monkeypatch.setattr(module, "core_ms", lambda _, subnets: [1.0] * len(subnets))

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Wrong
 from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.aggregator.status import Quality, unix_ms
 from manta_swarm.protocol.closing import GONE
 from manta_swarm.protocol.cosignatures import cosign
@@ -43,13 +43,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(played: tuple[Path, OpenRun]) -> Shown:
+def shown(played: tuple[Path, OpenedRun]) -> Shown:
     """The run, shown to a test that changes what is known of it."""
     return shown_now(played[0])
 
 
 @pytest.fixture
-def full(shown: Shown, played: tuple[Path, OpenRun]) -> Shown:
+def full(shown: Shown, played: tuple[Path, OpenedRun]) -> Shown:
     """A run of which there is something to say of everything."""
     points = [Point(macs=1, kind="largest", quality=0.9, loss=0.1), Point(macs=1, kind="smallest", quality=0.8, loss=0.2)]
     random = [Point(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
@@ -71,7 +71,7 @@ def text_of(shown: Shown) -> str:
     return got.body.decode()
 
 
-def test_prometheus_reads_them_and_they_say_what_the_api_says(full: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_prometheus_reads_them_and_they_say_what_the_api_says(full: Shown, played: tuple[Path, OpenedRun]) -> None:
     text = text_of(full)
     assert text.endswith("\n")
     found = values(text)

@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 from manta_swarm.aggregator.monitor.evaluator import Evaluator
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.automl.training.update import State
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import live_of, open_round, write_live
@@ -86,7 +86,7 @@ class Watched:
 class Site:
     """A run whose log grows when a test says so, and the address of its monitor."""
 
-    def __init__(self, run: OpenRun, directory: Path) -> None:
+    def __init__(self, run: OpenedRun, directory: Path) -> None:
         self._run, self._directory = run, directory
         self._monitor = ExitStack()
         self._port = 0

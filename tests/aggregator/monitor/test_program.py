@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.monitor.settings import MonitorSection
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from tests.network.processes import DEADLINE_S, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -71,14 +71,14 @@ def at_work(directory: Path, settings: MonitorSection | None = None, *, round_: 
 
 
 @pytest.fixture(scope="module")
-def lasting(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+def lasting(played: tuple[Path, OpenedRun]) -> Iterator[Program]:
     """One that strangers ask: it is the same for all of them, and harmed by none."""
     with at_work(played[0]) as program:
         yield program
 
 
 @pytest.fixture
-def program(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+def program(played: tuple[Path, OpenedRun]) -> Iterator[Program]:
     """One that a test ends."""
     with at_work(played[0]) as program:
         yield program
@@ -136,7 +136,7 @@ def test_what_is_no_request_does_no_harm(lasting: Program, data: bytes) -> None:
     assert lasting.round() == 3
 
 
-def test_its_log_is_checked_from_outside_by_its_address(lasting: Program, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+def test_its_log_is_checked_from_outside_by_its_address(lasting: Program, played: tuple[Path, OpenedRun], tmp_path: Path) -> None:
     ledger = played[1].log.ledger
     words = ["ledger", "verify", "--from", f"{lasting.url}tlog/", "--dir", str(tmp_path / "mirror")]
     for ends in ("it is seen here for the first time", f"it goes on from the {ledger.size} entries that were there before"):

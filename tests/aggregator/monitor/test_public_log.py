@@ -6,7 +6,7 @@ from manta_swarm.aggregator.log.copies import verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tiles import export
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.protocol.cosignatures import cosign, cosignatures_of
 from manta_swarm.protocol.notes import head_text
 from manta_swarm.protocol.signing import Identity, peer_name
@@ -14,7 +14,7 @@ from tests.aggregator.monitor.asgi import Shown, looked
 from tests.aggregator.small_run import ENTRIES, PEERS, grow
 
 
-def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: tuple[Path, OpenedRun], tmp_path: Path) -> None:
     to = tmp_path / "public"
     export(played[0], to)
     served = tmp_path / "served"

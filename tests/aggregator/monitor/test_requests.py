@@ -7,7 +7,7 @@ import pytest
 
 from manta_swarm.aggregator.monitor.app import INDEX, load_files
 from manta_swarm.aggregator.monitor.settings import MonitorSection
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from tests.aggregator.monitor.asgi import LOCAL, Shown
 from tests.aggregator.real_run import PEERS
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_answered_gets_its_status_and_a_reason(shown: Shown, targ
     assert "Traceback" not in got.reason
 
 
-def test_nothing_is_read_but_the_page_and_the_log(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+def test_nothing_is_read_but_the_page_and_the_log(shown: Shown, played: tuple[Path, OpenedRun]) -> None:
     files = load_files()
     assert all(not name.startswith(("/", "..")) for name in files)
     for name in ("identity.key", "log.sqlite3", "manifest.cbor", "status.json"):
@@ -158,7 +158,7 @@ def test_on_loopback_another_name_is_a_page_that_means_no_good(shown: Shown, hos
     assert shown.get("/api/now", headers={}).status == 421
 
 
-def test_names_of_a_reverse_proxy_are_let_in_and_elsewhere_every_name_is(played: tuple[Path, OpenRun]) -> None:
+def test_names_of_a_reverse_proxy_are_let_in_and_elsewhere_every_name_is(played: tuple[Path, OpenedRun]) -> None:
     behind = Shown(played[0], settings=MonitorSection(host_names=("Monitor.example.org",)))
     assert behind.get("/api/now", headers={"host": "monitor.example.org"}).status == 200
     assert behind.get("/api/now", headers={"host": "evil.example"}).status == 421

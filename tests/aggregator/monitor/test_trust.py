@@ -254,7 +254,7 @@ def test_metrics_say_what_audits_come_to(shown: Shown) -> None:
 def test_an_open_run_has_no_trust_to_speak_of(played: tuple[Path, object]) -> None:
     found = Shown(played[0])
     overview = found.json("/api/trust")
-    assert (overview["mode"], overview["drawn"], overview["share"], overview["auditors"]) == ("open", 0, None, [])
+    assert (overview["mode"], overview["drawn"], overview["share"], overview["auditors"]) == ("unaudited", 0, None, [])
     assert found.json("/api/trust/faults") == {"total": 0, "offset": 0, "faults": []}
     assert found.json("/api/trust/keys")["keys"] == []
     assert found.json(f"/api/peers/{found.get('/api/peers').json['peers'][0]['peer']}")["trust"] is None

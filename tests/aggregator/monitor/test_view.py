@@ -7,7 +7,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, sight, view
 from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
 from manta_swarm.aggregator.monitor.view import View
-from manta_swarm.aggregator.states.opening import OpenRun
+from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.protocol.admission import PEER, Revocation
 from manta_swarm.protocol.errors import EncodingError, LedgerError
@@ -26,7 +26,7 @@ def view_of(log: Log) -> View:
     return found
 
 
-def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]) -> None:
+def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenedRun]) -> None:
     log = played[1].log
     view = View(played[1].signed, AskedTrainingSpec(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
@@ -136,7 +136,7 @@ def test_rounds_that_nobody_timed_have_no_time(log: Log) -> None:
     assert rounds.recent_ms() == 700
 
 
-def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, OpenRun]) -> None:
+def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, OpenedRun]) -> None:
     log = played[1].log
     manifest, training_spec = log.ledger.manifest, log.ledger.training_spec
     *table, last = [opened(entry) for entry in log.entries(0, (log.ledger.index_at(1) or 0) + 1)]

@@ -22,7 +22,7 @@ def members(gathered: object) -> list[bytes]:
     return [claim.open().key for claim in gathered.claims]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "unaudited"])
 async def test_what_a_member_gives_is_what_its_claim_names(is_audited: bool) -> None:
     async with band_with(is_audited=is_audited) as band:
         first, honest, liar = await convened(band, 3)
@@ -68,7 +68,7 @@ async def stepped(cohort_peers: list[CohortPeer], *steps: int) -> None:
         await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "unaudited"])
 async def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
         cohort_peers = first, second, lost = await convened(band, 3)
@@ -145,7 +145,7 @@ LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "unaudited"])
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
@@ -203,7 +203,7 @@ async def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoeve
         assert honest.cohort_session.may_be_listed is (when == "left out")
 
 
-@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "open"])
+@pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "unaudited"])
 async def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
     async with band_with(is_audited=is_audited) as band:
         founder, *others = await convened(band, 3)

@@ -55,7 +55,7 @@ def folder_of(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """The folder of a peer that three rounds of an open run counted, and what they paid it."""
+    """The folder of a peer that three rounds of an unaudited run counted, and what they paid it."""
     return played(tmp_path_factory.mktemp("kept"))
 
 

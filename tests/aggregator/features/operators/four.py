@@ -17,7 +17,7 @@ from manta_swarm.aggregator.intake.waiting import Settling, Waiting
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import OperatorsSection
-from manta_swarm.aggregator.states.opening import OpenRun, open_run
+from manta_swarm.aggregator.states.opening import OpenedRun, open_run
 from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.operators import Newcomer
@@ -62,7 +62,7 @@ class Four:
         self.lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False
         self.asked = Counter[tuple[PublicKey, str]]()  # how often, by method
         self.network = MemoryNetwork(lost=self._is_lost)
-        self.runs: dict[int, OpenRun] = {}
+        self.runs: dict[int, OpenedRun] = {}
         self.own_operators: dict[int, OwnOperator] = {}
         self.services: dict[int, OperatorsService] = {}
         self.waiting: dict[int, Waiting] = {}
