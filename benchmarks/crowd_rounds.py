@@ -21,7 +21,7 @@ from manta_swarm.protocol.exchange import MAX_AGE, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise, Round, StepMean
-from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine
+from manta_swarm.protocol.rounds import CommitRef, PeerStage, RoundMachine
 from manta_swarm.protocol.signing import Identity, sha256
 
 RUN = sha256(b"crowd")
@@ -253,19 +253,19 @@ class Peer:
         if not self.is_awake:
             return
         machine, now = self.machine, self.world.now
-        phase = machine.phase
-        if phase is Phase.SIGNED:
+        stage = machine.stage
+        if stage is PeerStage.SIGNED:
             self.hand_in()
-        elif phase is Phase.BEHIND:
+        elif stage is PeerStage.BEHIND:
             state = machine.newest.state
             self.busy(self.varied(self.catch_up_ms), lambda: machine.caught_up(state))
-        elif phase is Phase.WORKING:
+        elif stage is PeerStage.WORKING:
             if not machine.is_overdue and self.may_start_microbatch():
                 self.train()
             else:
                 self.sign()
                 self.step()
-        elif phase is Phase.PROMISED and machine.may_work_ahead and 2 * self.pace.microbatch_ms > self.open_ms:
+        elif stage is PeerStage.PROMISED and machine.may_work_ahead and 2 * self.pace.microbatch_ms > self.open_ms:
             if self.pace.microbatch_ms < self.pace.left_ms(now):
                 if self.wakes_at < now:
                     self.wakes_at = now + self.pace.left_ms(now) - self.pace.microbatch_ms + 1

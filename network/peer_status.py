@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 
-SEEKING, FETCHING, STARTING = "seeking", "fetching", "starting"  # phases before a peer takes part: it has no run, no data, no rounds yet
+SEEKING, FETCHING, STARTING = "seeking", "fetching", "starting"  # stages before a peer takes part: it has no run, no data, no rounds yet
 
 STATUS_FILE = "status.json"
 _MAX_BYTES = 1024 * 1024
@@ -45,7 +45,7 @@ class PeerStatus:
     round: int = 0  # the newest committed round whose state it holds
     state: str = ""
     teacher: str = ""  # digest of the state that its microbatches learn from too
-    phase: str = STARTING
+    stage: str = STARTING
     waiting_for: str = ""
     left_ms: float | None = None  # until the headers of the open round close, when somebody looked last; so are the node's bytes
     open_ms: float = 0.0  # how long it is open in all

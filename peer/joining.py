@@ -121,7 +121,7 @@ async def join(
     with only_process(store.directory):
         console = console or PrintingConsole()
         identity = own_identity(store, console)
-        status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), phase=SEEKING)
+        status = PeerStatus(peer_name(identity.public_key), identity.public_key.hex(), stage=SEEKING)
         live_status = LiveStatus(store, status, console)
         limiter = Limiter(config.limits, config.dir, sensors, live_status)
         async with Control(store.directory, limiter), shown_live(console, limiter):
@@ -193,7 +193,7 @@ async def _take_part(own: _Own, met: _Met) -> None:
     vector_bytes = 4 * await asyncio.to_thread(num_weights, manifest)
     blob_store = BlobStore(max_bytes=max(_STORE_BYTES, _STORE_VECTORS * vector_bytes))
     async with PLUGGED_IN.bring(Arrival(own.config, met.node, met.traffic, met.signed, blob_store, own.limiter, own.live_status)) as held:
-        own.live_status.update(phase=STARTING)
+        own.live_status.update(stage=STARTING)
         await _train(own, met, held)
 
 

@@ -32,7 +32,7 @@ from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.trainer import LocalTrainer, Timing
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.reputation import Fault
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.runtime.tasks import unless_set, wait_within
 
 _BY_YOU = {YOU: "by you"}
@@ -313,12 +313,12 @@ class Session:
     async def _rounds(self) -> None:
         while True:
             self.progress.changed.clear()
-            phase = self.machine.phase
-            self.context.live_status.update(phase=phase.value)
-            if phase is Phase.SIGNED:
+            stage = self.machine.stage
+            self.context.live_status.update(stage=stage.value)
+            if stage is PeerStage.SIGNED:
                 if not await self._hand_in():
                     return
-            elif phase is Phase.FINISHED:
+            elif stage is PeerStage.FINISHED:
                 await self._held(is_last=True)
                 self.context.live_status.update(finished=True)
                 if not self.trains:
@@ -327,11 +327,11 @@ class Session:
                 return
             elif self.progress.leaving.is_set():
                 return
-            elif phase is Phase.BEHIND:
+            elif stage is PeerStage.BEHIND:
                 await self._catching_up.catch_up(self._tasks)
             elif self._pool.is_paused or not self.trains:
                 await self.progress.changed.wait()
-            elif phase is Phase.WORKING or self._timing.works_ahead():
+            elif stage is PeerStage.WORKING or self._timing.works_ahead():
                 await self._held()
                 if reason := self.features.why_no_more():
                     self.context.live_status.say(f"nothing more is handed in: {reason}")

@@ -34,7 +34,7 @@ from manta_swarm.protocol.signed import Signed
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 
 
-class Phase(Enum):
+class PeerStage(Enum):
     """Where a peer's round is; see the module's drawing."""
 
     BEHIND = "behind"  # the log has a commit whose state is not held yet: fetch what leads there
@@ -95,7 +95,7 @@ class Commit:
 class RoundMachine:
     """One peer's view of its run, round after round.
 
-    Methods that only ask may be called in any phase. What the caller may get wrong alone raises RuntimeError or ValueError; what only came
+    Methods that only ask may be called in any stage. What the caller may get wrong alone raises RuntimeError or ValueError; what only came
     too late is an answer, not an error.
     """
 
@@ -120,19 +120,19 @@ class RoundMachine:
     # What is.
 
     @property
-    def phase(self) -> Phase:
+    def stage(self) -> PeerStage:
         """What there is to do, the most urgent first."""
         if self._signed is not None and self._inclusion_promise is None:
-            return Phase.SIGNED
+            return PeerStage.SIGNED
         if self._signed is None and (self.is_overdue or self._works_behind):
-            return Phase.WORKING
+            return PeerStage.WORKING
         if self._missing or self._held is None:
-            return Phase.BEHIND
+            return PeerStage.BEHIND
         if self._is_over:
-            return Phase.FINISHED
+            return PeerStage.FINISHED
         if self._signed is not None or self._held.round < self._least_base:
-            return Phase.PROMISED
-        return Phase.WORKING
+            return PeerStage.PROMISED
+        return PeerStage.WORKING
 
     @property
     def newest(self) -> CommitRef:
@@ -190,7 +190,7 @@ class RoundMachine:
     def may_work_ahead(self) -> bool:
         """promised with a contribution on an older base: work on the newest one may begin, if it will not be done this round anyway."""
         is_aged = self._signed is not None and self._signed.opened.round < self.round
-        return self.phase is Phase.PROMISED and is_aged and not self.is_overdue
+        return self.stage is PeerStage.PROMISED and is_aged and not self.is_overdue
 
     # Microbatches and contributions.
 
@@ -201,14 +201,14 @@ class RoundMachine:
 
         Args:
             to_finish: work is under way that is not whole without this microbatch, for each local step has one: it may be started in any
-                phase.
+                stage.
 
         Raises:
-            RuntimeError: another phase, or work that is overdue would have to wait for this microbatch.
+            RuntimeError: another stage, or work that is overdue would have to wait for this microbatch.
         """
-        may_begin = (self.phase is Phase.WORKING or self.may_work_ahead) and not self.is_overdue
+        may_begin = (self.stage is PeerStage.WORKING or self.may_work_ahead) and not self.is_overdue
         if not may_begin and not (to_finish and self._samples > 0):
-            raise RuntimeError(f"no microbatch is to be started while {self.phase.value}")
+            raise RuntimeError(f"no microbatch is to be started while {self.stage.value}")
         if self._samples == 0 and self._under_way == 0:
             self._base, self._begun_at = self._held, self.newest.round
         self._under_way += 1
@@ -315,7 +315,7 @@ class RoundMachine:
     # The log.
 
     def committed(self, round_: Round) -> Commit:
-        """Take note that the log has ``round_``. Any phase.
+        """Take note that the log has ``round_``. Any stage.
 
         Raises:
             LedgerError: it contradicts a commit known before, is of another run, or beyond the last round. Nothing changed.

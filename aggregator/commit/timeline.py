@@ -1,4 +1,4 @@
-"""Records when the phases of the newest rounds were, by the wall clock, for people to see; no rule depends on it."""
+"""Records what happened when in the newest rounds, by the wall clock, for people to see; no rule depends on it."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _FETCHES = frozenset({"blob", "weights", "listing"})  # methods that hand out wh
 
 @dataclass(slots=True)
 class Times:
-    """When one round's phases were, in milliseconds since 1970; None where a phase did not happen, or the program did not see it."""
+    """When what happened in one round, in milliseconds since 1970; None where it did not happen, or the program did not see it."""
 
     round: int
     opened_at: int | None = None

@@ -211,7 +211,7 @@ def shown_timeline(times: Times, train_ms: int | None) -> Json:
     """Return an element of ``/api/timeline``; ``train_ms``: what the round's claims say that training took."""
     start = times.opened_at
 
-    def phase(name: str, begin: int | None, end: int | None) -> Json:
+    def span(name: str, begin: int | None, end: int | None) -> Json:
         if start is None or begin is None or end is None:
             return {"name": name, "start_ms": None, "end_ms": None, "known": "unknown"}
         return {"name": name, "start_ms": max(0, begin - start), "end_ms": max(0, end - start), "known": "measured"}
@@ -220,17 +220,17 @@ def shown_timeline(times: Times, train_ms: int | None) -> Json:
     if train_ms is not None:
         train = {"name": "train", "start_ms": 0, "end_ms": train_ms, "known": "claimed"}
     is_fetched = times.first_fetch_at is not None and times.last_fetch_at is not None
-    phases = [
+    spans = [
         train,
-        phase("average", None, None),
-        phase("publish", times.first_header_at, times.last_body_at),
-        phase("close", times.deadline_at, times.closed_at),
-        phase("commit", times.closed_at, times.committed_at),
-        phase("fetch", times.first_fetch_at, times.last_fetch_at if is_fetched else None),
-        phase("update", None, None),
+        span("average", None, None),
+        span("publish", times.first_header_at, times.last_body_at),
+        span("close", times.deadline_at, times.closed_at),
+        span("commit", times.closed_at, times.committed_at),
+        span("fetch", times.first_fetch_at, times.last_fetch_at if is_fetched else None),
+        span("update", None, None),
     ]
     length = times.committed_at - start if times.committed_at is not None and start is not None else None
-    return {"round": times.round, "opened_at": start, "length_ms": length, "phases": phases}
+    return {"round": times.round, "opened_at": start, "length_ms": length, "spans": spans}
 
 
 def shown_swarm(view: View, rows: Sequence[PeerRow], total: int) -> Json:

@@ -52,11 +52,11 @@ def _lines(status: PeerStatus, *, is_there: bool) -> Iterator[str]:
     if is_there and not (status.run or is_light):
         limits = listed(status.limits) or "no limits"
         paused = f"; nothing is computed now: {'; '.join(status.pauses.values())}" if status.pauses else ""
-        yield f"a peer runs, and {_DOES[status.phase]}; {limits}{paused}"
+        yield f"a peer runs, and {_DOES[status.stage]}; {limits}{paused}"
         return
     paused = f"paused ({'; '.join(status.pauses.values())})" if status.pauses else "paused"
     runs = not status.finished and is_there
-    state = "finished" if status.finished else "not running" if not runs else paused if status.paused else status.phase
+    state = "finished" if status.finished else "not running" if not runs else paused if status.paused else status.stage
     yield from (_lines_of_light if is_light else _lines_of_full)(status, state, runs=runs)
 
 

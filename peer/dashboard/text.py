@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from manta_swarm.network.peer_status import FETCHING, SEEKING, STARTING, PeerStatus
 from manta_swarm.peer.limits.limits import listed
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
 
@@ -18,11 +18,11 @@ _WORDS = {
     SEEKING: ("LOOKING FOR THE RUN", "nothing is computed yet"),
     FETCHING: ("GETTING DATA", "the data set comes from other peers and the operator"),
     STARTING: ("STARTING", "what computes gets ready"),
-    Phase.BEHIND.value: ("CATCHING UP", "the newest state is fetched and checked"),
-    Phase.WORKING.value: ("TRAINING", ""),
-    Phase.SIGNED.value: ("AVERAGING", "what was learnt is handed in"),
-    Phase.PROMISED.value: ("AVERAGING", "handed in; the round goes on without more work of this peer"),
-    Phase.FINISHED.value: ("FINISHED", "the run has all its rounds"),
+    PeerStage.BEHIND.value: ("CATCHING UP", "the newest state is fetched and checked"),
+    PeerStage.WORKING.value: ("TRAINING", ""),
+    PeerStage.SIGNED.value: ("AVERAGING", "what was learnt is handed in"),
+    PeerStage.PROMISED.value: ("AVERAGING", "handed in; the round goes on without more work of this peer"),
+    PeerStage.FINISHED.value: ("FINISHED", "the run has all its rounds"),
 }
 
 
@@ -74,11 +74,11 @@ def headline(status: PeerStatus) -> tuple[str, str]:
     """Return a peer's state in a word, and why."""
     if status.is_leaving and not status.finished:
         return "LEAVING", "what is trained is handed in first"
-    if status.paused and not status.finished and status.phase != FETCHING:
+    if status.paused and not status.finished and status.stage != FETCHING:
         return "PAUSED", "; ".join(status.pauses.values()) or "nothing is computed"
-    word, why = _WORDS.get(status.phase, (status.phase.upper(), ""))
+    word, why = _WORDS.get(status.stage, (status.stage.upper(), ""))
     if status.waiting_for:
-        return (word if status.phase == Phase.WORKING.value else "WAITING"), f"waiting for {status.waiting_for}"
+        return (word if status.stage == PeerStage.WORKING.value else "WAITING"), f"waiting for {status.waiting_for}"
     return word, why
 
 
@@ -97,7 +97,7 @@ def bar(done: float, width: int) -> str:
 
 def progress(status: PeerStatus, width: int) -> list[str]:
     """Return the run's and the round's bars, each a line of ``width`` characters or a little less."""
-    if status.phase == FETCHING and status.data_size_bytes:
+    if status.stage == FETCHING and status.data_size_bytes:
         what = f"{size(status.data_bytes)} of {size(status.data_size_bytes)}"
         return [_bar_line("data", status.data_bytes / status.data_size_bytes, what, "", width), ""]
     if not status.num_rounds:

@@ -20,7 +20,7 @@ from manta_swarm.peer.limits.sensors import Sensors
 from manta_swarm.peer.status import YOU, LiveStatus
 from manta_swarm.runtime.tasks import wait_within
 
-_NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its phase
+_NOT_YET = {  # why a peer that leaves before it takes part has nothing to hand in, by its stage
     SEEKING: "it had not found its run yet",
     FETCHING: "not all of its run's data had come yet, and what has stays there",
     STARTING: "it had not begun yet",
@@ -110,7 +110,7 @@ class Limiter:
         """The person says: leave."""
         if self._peer is None:
             self.called_off.set()
-            return f"it leaves; {_NOT_YET[self._live_status.status.phase]}"
+            return f"it leaves; {_NOT_YET[self._live_status.status.stage]}"
         if self._live_status.status.is_leaving and not at_once:  # of a second Ctrl-C that would be the end
             return "it leaves already; manta-peer leave --now stops it at once"
         self._live_status.update(is_leaving=True)

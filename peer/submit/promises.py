@@ -16,7 +16,7 @@ from manta_swarm.network.log_client import Counted
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.rounds import Phase, RoundMachine, SignedWork
+from manta_swarm.protocol.rounds import PeerStage, RoundMachine, SignedWork
 
 _ASKED_BEFORE_BELIEVED = (
     3  # times that the log answers neither with a contribution nor that there is none: its inclusion promise is its word
@@ -149,7 +149,7 @@ class Promises:
             LedgerError: it contradicts a commit that ``machine`` knows.
         """
         signed = machine.signed
-        if counted is not None and machine.phase is Phase.SIGNED and signed is not None and signed.claim in counted.contribution.claims:
+        if counted is not None and machine.stage is PeerStage.SIGNED and signed is not None and signed.claim in counted.contribution.claims:
             machine.listed()  # the commit came before the inclusion promise
             self.expect(entry.round, signed)
         commit = machine.committed(entry)

@@ -40,7 +40,7 @@ from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.records import Contribution, Header, InclusionPromise
-from manta_swarm.protocol.rounds import Phase, SignedWork
+from manta_swarm.protocol.rounds import PeerStage, SignedWork
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import soon_after, wait_within
@@ -233,7 +233,7 @@ class Submitter:
         if not self.may_go_alone:
             why = "the cohort that they were learnt with did not hand them in"
             return await self._lose(Result.LEFT, "its cohort fell apart", why)
-        if self._machine.phase is not Phase.SIGNED:
+        if self._machine.stage is not PeerStage.SIGNED:
             return Attempt(Result.DONE)  # a commit has it meanwhile, or made it too old
         self._progress.changed.clear()
         return await self._alone(in_hand, signed)

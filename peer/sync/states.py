@@ -315,7 +315,7 @@ class CatchingUp:
             check.add_done_callback(self._checking.discard)
         first = machine.held is None
         machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._progress.open_ms(self._context.manifest))
-        live_status.update(waiting_for="", phase=machine.phase.value, round=target.round, state=target.state.hex())
+        live_status.update(waiting_for="", stage=machine.stage.value, round=target.round, state=target.state.hex())
         live_status.write()
         if first:
             live_status.update(joined_at_round=target.round)

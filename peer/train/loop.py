@@ -16,7 +16,7 @@ from manta_swarm.peer.train.trainer import LocalTrainer
 from manta_swarm.protocol.cohorts import Group
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
-from manta_swarm.protocol.rounds import CommitRef, Phase
+from manta_swarm.protocol.rounds import CommitRef, PeerStage
 from manta_swarm.runtime.tasks import unless_set, wait_within
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
@@ -94,7 +94,7 @@ class TrainingLoop:
     async def _take_place(self, base: CommitRef, group: Group) -> CohortSession:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         context, progress = self._context, self._progress
-        if progress.machine.phase is not Phase.WORKING or base.round < progress.newest_round:
+        if progress.machine.stage is not PeerStage.WORKING or base.round < progress.newest_round:
             return CohortSession(context.key)
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         whole_ms, took_ms = progress.open_ms(context.manifest), self._submitter.took_ms

@@ -22,7 +22,7 @@ from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import GradientAccumulator, Learnt, Vector, Work, claim_of
 from manta_swarm.peer.workers.pool import WorkerPool
 from manta_swarm.protocol.microbatches import place_of_microbatch
-from manta_swarm.protocol.rounds import CommitRef, Phase
+from manta_swarm.protocol.rounds import CommitRef, PeerStage
 
 logger = logging.getLogger("manta.peer")
 
@@ -75,7 +75,7 @@ class Timing:
         machine, is_leaving, workers = self._machine, self._progress.leaving.is_set(), self._pool.present()
         if step and not microbatches:
             return machine.samples > 0 and not (is_leaving and not workers)
-        if is_leaving or self._pool.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self.works_ahead()):
+        if is_leaving or self._pool.is_paused or machine.is_overdue or not (machine.stage is PeerStage.WORKING or self.works_ahead()):
             return False
         if microbatches and self._features.is_lease_only:
             return False

@@ -165,4 +165,4 @@ def test_a_volunteer_watches_pauses_and_leaves_and_the_terminal_is_as_before(
         peer = process("manta_swarm.peer.cli join", mine)
         small.close()
         wait_for(lambda: not peer.is_running(), "the peer leaves as its terminal is closed")
-        assert programs.status("mine")["phase"] != "starting"
+        assert programs.status("mine")["stage"] != "starting"

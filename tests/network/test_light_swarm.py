@@ -85,7 +85,7 @@ def test_an_invited_light_contributor_earns_through_the_aggregators_own_gateway_
 
         # It is alone at the gateway, and its computer stands still for longer than a round.
         programs.wait_until(lambda: programs.status("light").get("taken", 0) > 1, "the log has its work")
-        programs.wait_until(lambda: programs.status("light")["phase"] == "working", "it has a lease")
+        programs.wait_until(lambda: programs.status("light")["stage"] == "working", "it has a lease")
         programs.pause("light")
         stands_until_s = time.monotonic() + 2 * open_s
         programs.wait_until(lambda: time.monotonic() > stands_until_s, "all was due, and it stood still")

@@ -25,7 +25,7 @@ class Listed(PrintingConsole):
 
 def live_status_in(directory: Path, said: list[str] | None = None) -> LiveStatus:
     """Return the live status of a peer that has just begun; what it says is put into ``said``."""
-    return LiveStatus(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), Listed(said))
+    return LiveStatus(PeerStore(directory), PeerStatus("12D3KooWpeer", "aa", stage=SEEKING), Listed(said))
 
 
 class Computer:

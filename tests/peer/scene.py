@@ -37,7 +37,7 @@ from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.pool import InProcess, ThrottledPool
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 from tests.peer.contexts import context_of, progress_in
@@ -99,12 +99,12 @@ class Member:
         return next((one for one in self.loop.features if isinstance(one, Evidence)), None)
 
     @property
-    def phase(self) -> Phase:
-        return self.loop.machine.phase
+    def stage(self) -> PeerStage:
+        return self.loop.machine.stage
 
     async def reaches(self, round_: int) -> None:
         """Return once this peer holds the state of a round."""
-        await until(lambda: self.status.round >= round_ and self.phase is not Phase.BEHIND)
+        await until(lambda: self.status.round >= round_ and self.stage is not PeerStage.BEHIND)
 
     async def leaves(self) -> None:
         """Return once it has left, as a person asks it to."""

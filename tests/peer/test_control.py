@@ -64,7 +64,7 @@ async def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("phase", "does", "leaves"),
+    ("stage", "does", "leaves"),
     [
         (SEEKING, "looks for its run", "it had not found its run yet"),
         (FETCHING, "gets its run's data", "not all of its run's data had come yet, and what has stays there"),
@@ -72,10 +72,10 @@ async def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: P
     ],
 )
 async def test_it_is_said_what_a_peer_does_before_it_takes_part_and_who_leaves_then_is_heard(
-    tmp_path: Path, phase: str, does: str, leaves: str
+    tmp_path: Path, stage: str, does: str, leaves: str
 ) -> None:
     async with controlled(tmp_path, is_attached=False) as (limiter, _peer):
-        limiter._live_status.update(phase=phase)
+        limiter._live_status.update(stage=stage)
         assert await asyncio.to_thread(lines_of, tmp_path) == [f"a peer runs, and {does}; no limits"]
         assert not limiter.called_off.is_set()
         assert await told(tmp_path, LEAVE) == f"it leaves; {leaves}"

@@ -1,4 +1,4 @@
-"""Ctrl-C in every phase of a round, a second one, and the peer's next life."""
+"""Ctrl-C in every stage of a round, a second one, and the peer's next life."""
 
 import asyncio
 from dataclasses import replace
@@ -11,7 +11,7 @@ from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice
 from manta_swarm.peer.store import Kept
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, scene_in
@@ -32,21 +32,21 @@ async def ends_at_once(member: Member) -> None:
         await member.task
 
 
-async def at(scene: Scene, phase: str) -> Member:
-    """Return a peer that stays in a phase."""
-    method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(phase)
+async def at(scene: Scene, stage: str) -> Member:
+    """Return a peer that stays in a stage."""
+    method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(stage)
     if method is not None:
         await scene.log.endpoint.serve(method, silence)
-    member = await scene.held(0) if phase == "working" else scene.join(0)
-    if phase not in ("working", "looking"):
-        await until(lambda: member.status.phase == phase)
+    member = await scene.held(0) if stage == "working" else scene.join(0)
+    if stage not in ("working", "looking"):
+        await until(lambda: member.status.stage == stage)
     return member
 
 
 async def left_with_a_promise(scene: Scene) -> Member:
     """Return a peer that left once it had an inclusion promise."""
     member = scene.join(0)
-    await until(lambda: member.phase is Phase.PROMISED)
+    await until(lambda: member.stage is PeerStage.PROMISED)
     await member.leaves()
     return member
 
@@ -54,13 +54,13 @@ async def left_with_a_promise(scene: Scene) -> Member:
 # The first one.
 
 
-@pytest.mark.parametrize("phase", ["looking", "behind", "promised"])
-async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, phase: str) -> None:
+@pytest.mark.parametrize("stage", ["looking", "behind", "promised"])
+async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, stage: str) -> None:
     async with scene_in(tmp_path) as scene:
-        member = await at(scene, phase)
+        member = await at(scene, stage)
         await asyncio.sleep(0)
         await ends_at_once(member)
-        assert len(scene.log.in_round()) == (phase == "promised")
+        assert len(scene.log.in_round()) == (stage == "promised")
 
 
 async def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path
         await member.ends()
         ((header, _),) = scene.log.handed.values()
         assert header.claims[0].open().microbatches == 1
-        assert member.status.phase == "promised"
+        assert member.status.stage == "promised"
 
 
 async def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next
         first = await scene.held(0)
         scene.log.go_away()
         first.worker.may_go_on.set()
-        await until(lambda: first.phase is Phase.SIGNED)
+        await until(lambda: first.stage is PeerStage.SIGNED)
         await first.leaves()
         kept = first.store.signed(scene.log.ledger.run).load(Kept)
         assert kept is not None
@@ -188,15 +188,15 @@ async def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_lo
 # The second one.
 
 
-@pytest.mark.parametrize("phase", ["looking", "behind", "working", "signed", "promised"])
-async def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
+@pytest.mark.parametrize("stage", ["looking", "behind", "working", "signed", "promised"])
+async def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, stage: str) -> None:
     async with scene_in(tmp_path) as scene:
-        member = await at(scene, phase)
+        member = await at(scene, stage)
         member.loop.leave()
         member.task.cancel()
         async with asyncio.timeout(5):
             await asyncio.wait([member.task])
-        assert member.task.cancelled() or (phase in ("looking", "behind", "promised") and member.task.exception() is None)
+        assert member.task.cancelled() or (stage in ("looking", "behind", "promised") and member.task.exception() is None)
         member.worker.may_go_on.set()
 
 
@@ -218,7 +218,7 @@ async def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path:
     async with scene_in(tmp_path) as scene:
         await left_with_a_promise(scene)
         again = scene.join(0)
-        await until(lambda: again.phase is Phase.PROMISED)
+        await until(lambda: again.stage is PeerStage.PROMISED)
         assert again.worker.microbatches == []
         scene.log.commit()
         await until(lambda: again.status.rounds_counted == 1)
@@ -229,7 +229,7 @@ async def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
         first = scene.join(0)
         other = scene.join(1)
         await scene.log.wait_for(2)
-        await until(lambda: first.phase is Phase.PROMISED)
+        await until(lambda: first.stage is PeerStage.PROMISED)
         await first.leaves()
         for round_ in range(1, 7):
             await scene.log.wait_for(1)

@@ -10,7 +10,7 @@ from manta_swarm.automl.training.update import LocalSteps
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Claim, Contribution
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from tests.memory_log import MICROBATCH, start_of, until
 from tests.peer.cohort.test_cohort_rounds import STEPS, THIN
 from tests.peer.scene import Member, Scene, scene_in
@@ -30,7 +30,7 @@ async def rounds(scene: Scene, count: int, peers: int) -> None:
     for _ in range(count):
         await scene.log.wait_for(peers)
         # Who learns of the run's last commit before the answer to its hand-in would say that its work is lost.
-        await until(lambda: all(member.loop.machine.phase is not Phase.SIGNED for member in scene.members))
+        await until(lambda: all(member.loop.machine.stage is not PeerStage.SIGNED for member in scene.members))
         scene.log.commit()
 
 
@@ -88,7 +88,7 @@ async def test_a_claim_names_the_residual_that_the_listed_contribution_before_le
         await scene.log.wait_for(1)
         await scene.end()  # as kill -9 does, with an inclusion promise for the second round
         again = scene.join(0)
-        await until(lambda: again.phase is Phase.PROMISED)
+        await until(lambda: again.stage is PeerStage.PROMISED)
         scene.log.commit()
         await scene.log.wait_for(1)
         scene.log.commit()

@@ -17,7 +17,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.manifest import Recipe
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, scene_in
@@ -48,7 +48,7 @@ async def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tm
             await member.ends()
             assert has_gone_well(scene, member, 3)
             assert member.status.finished
-            assert (member.status.phase, member.status.waiting_for) == ("finished", "")
+            assert (member.status.stage, member.status.waiting_for) == ("finished", "")
 
 
 async def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_end_until_it_is_told_to_leave(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path:
             scene.log.commit()
             await first.reaches(round_)
         written = json.loads((first.store.directory / "status.json").read_text())
-        assert (written["round"], written["phase"]) == (3, "working")
+        assert (written["round"], written["stage"]) == (3, "working")
         late = scene.join(1)
         await scene.log.wait_for(2)
         scene.log.commit()
@@ -236,7 +236,7 @@ async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Pa
         member = await scene.held(0)
         scene.log.go_away()
         member.worker.may_go_on.set()
-        await until(lambda: member.phase is Phase.SIGNED and bool(member.status.waiting_for))
+        await until(lambda: member.stage is PeerStage.SIGNED and bool(member.status.waiting_for))
         assert "the run's log, which cannot be reached" in member.status.waiting_for
         scene.log.come_back()
         await scene.log.wait_for(1)
@@ -250,7 +250,7 @@ async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Pa
 async def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
     async with scene_in(tmp_path) as scene:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.PROMISED)
+        await until(lambda: member.stage is PeerStage.PROMISED)
         scene.log.go_away()
         await until(lambda: "the run's log" in member.status.waiting_for)
         scene.log.come_back()
@@ -273,7 +273,7 @@ async def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(
         member = scene.join(0)
         await until(lambda: len(lost) == 1)
         await scene.log.wait_for(1)
-        await until(lambda: member.phase is Phase.PROMISED)
+        await until(lambda: member.stage is PeerStage.PROMISED)
         scene.log.commit()
         await until(lambda: has_gone_well(scene, member, 1))
 
@@ -355,7 +355,7 @@ async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, cap
         cheated, other = scene.join(0), scene.join(1)
         await scene.log.wait_for(2)
         scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
-        await until(lambda: cheated.phase is Phase.PROMISED)
+        await until(lambda: cheated.stage is PeerStage.PROMISED)
         scene.log.commit()
         await until(lambda: cheated.status.promises_broken == 1)
         await until(lambda: other.status.rounds_counted == 1)
@@ -369,7 +369,7 @@ async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, cap
 async def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
     async with scene_in(tmp_path) as scene:
         member = scene.join(0)
-        await until(lambda: member.phase is Phase.PROMISED)
+        await until(lambda: member.stage is PeerStage.PROMISED)
         silent = asyncio.Event()
         answer = scene.log.endpoint.handlers["commit-after"]
 
@@ -410,7 +410,7 @@ async def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) ->
         if when == "waiting for the log":
             scene.log.go_away()
         member = scene.join(0)
-        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.phase is Phase.PROMISED)
+        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.stage is PeerStage.PROMISED)
         member.endpoint.broken.set()
         with pytest.raises(BaseExceptionGroup) as caught:
             await member.ends()

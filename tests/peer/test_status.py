@@ -53,7 +53,7 @@ def test_a_round_is_one_plain_line_where_nobody_watches(
     live_status: LiveStatus, store: PeerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with live_status:
-        live_status.update(round=3, phase="working", loss=1.23456, members=4, samples_counted=128)
+        live_status.update(round=3, stage="working", loss=1.23456, members=4, samples_counted=128)
         live_status.committed(round_=3, state=STATE, contributions=4, counted=True, lost=0)
     assert capsys.readouterr().out == "round committed round=3 contributions=4 state=abcdefabcdef samples=128 loss=1.235\n"
     assert written(store)["round"] == 3
@@ -137,11 +137,11 @@ def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
 
 
 def test_a_status_that_was_looked_at_does_not_change(live_status: LiveStatus) -> None:
-    live_status.update(round=3, phase="working", loss=0.5)
+    live_status.update(round=3, stage="working", loss=0.5)
     live_status.committed(round_=3, state=STATE, contributions=1, counted=True, lost=0)
     before = live_status.shown()
     live_status.update(round=4)
-    assert (before.name, before.round, before.num_rounds, before.phase, before.loss) == ("digits", 3, 9, "working", 0.5)
+    assert (before.name, before.round, before.num_rounds, before.stage, before.loss) == ("digits", 3, 9, "working", 0.5)
     assert before.said[-1].startswith("round committed round=3")
     assert live_status.shown().round == 4
 

@@ -14,7 +14,7 @@ from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import open_ms_after, weighed_in
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution, Header, InclusionPromise, Round, entry_of
-from manta_swarm.protocol.rounds import CommitRef, Phase, RoundMachine, SignedWork
+from manta_swarm.protocol.rounds import CommitRef, PeerStage, RoundMachine, SignedWork
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, sha256
 from manta_swarm.protocol.table import weights, weights_root
@@ -293,7 +293,7 @@ class Peer:
     @property
     def may_begin_microbatch(self) -> bool:
         machine = self.machine
-        may = machine.phase is Phase.WORKING and not machine.is_overdue
+        may = machine.stage is PeerStage.WORKING and not machine.is_overdue
         return self.microbatch is None and (may or machine.may_work_ahead or self.has_to_finish)
 
     @property
@@ -315,7 +315,7 @@ class Peer:
 
     @property
     def may_sign(self) -> bool:
-        return self.microbatch is None and self.machine.phase is Phase.WORKING and len(self.microbatches) >= self.steps
+        return self.microbatch is None and self.machine.stage is PeerStage.WORKING and len(self.microbatches) >= self.steps
 
     def draft(self) -> tuple[Header, bytes]:
         base = self.machine.base

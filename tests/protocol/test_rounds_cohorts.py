@@ -8,7 +8,7 @@ import pytest
 from manta_swarm.protocol.errors import SignatureError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import Phase, RoundMachine
+from manta_swarm.protocol.rounds import PeerStage, RoundMachine
 from manta_swarm.protocol.signing import sha256
 from tests.contributions import listing
 from tests.protocol.machines import (
@@ -42,12 +42,12 @@ from tests.runs import FixedTrainingSpec
 def test_the_inclusion_promise_of_a_contribution_that_lists_the_signed_claim_is_as_good_as_its_own() -> None:
     one, together = signed(), together_of()
     one.accepted(together.contribution, inclusion_promise_of(together, 1))
-    assert (one.phase, one.inclusion_promise) == (Phase.PROMISED, inclusion_promise_of(together, 1))
+    assert (one.stage, one.inclusion_promise) == (PeerStage.PROMISED, inclusion_promise_of(together, 1))
     commit = one.committed(ROUNDS[0])
     assert commit.promised is not None
     assert (commit.promised.header, commit.promised.accepted) == (header_of(), together.contribution)
     assert commit.promised.claim in together.contribution.open().claims
-    assert (commit.inclusion_promise, commit.samples_lost, one.phase) == (inclusion_promise_of(together, 1), 0, Phase.BEHIND)
+    assert (commit.inclusion_promise, commit.samples_lost, one.stage) == (inclusion_promise_of(together, 1), 0, PeerStage.BEHIND)
 
 
 def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_promise_changes_nothing() -> None:
@@ -65,9 +65,9 @@ def test_a_cohort_s_contribution_without_the_claim_or_without_its_inclusion_prom
         one = signed()
         if header == together and inclusion_promise == inclusion_promise_of(together, 1):
             learn(one, 1)  # too late
-        before = one.phase
+        before = one.stage
         one.accepted(header.contribution, inclusion_promise)
-        assert (one.phase, one.inclusion_promise) == (before, None)
+        assert (one.stage, one.inclusion_promise) == (before, None)
     for one in (machine(), behind()):
         one.accepted(together.contribution, inclusion_promise_of(together, 2))
         assert (one.signed, one.inclusion_promise) == (None, None)
@@ -93,7 +93,7 @@ def test_what_the_cohort_handed_in_aged_may_be_worked_ahead_of_too() -> None:
     learn(one, 1)
     one.accepted(together.contribution, inclusion_promise_of(together, 2))
     one.caught_up(ROUNDS[0].state)
-    assert (one.phase, one.may_work_ahead) == (Phase.PROMISED, True)
+    assert (one.stage, one.may_work_ahead) == (PeerStage.PROMISED, True)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
     one.promised(inclusion_promise_of(header_of(COMMIT_REFS[2]), 3))
     learn(one, 3)
     one.caught_up(ROUNDS[1].state, took_long=True)
-    assert one.phase is Phase.BEHIND
+    assert one.stage is PeerStage.BEHIND
 
 
 # Several local steps.
@@ -136,7 +136,7 @@ def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -
     one.microbatch_started()
     assert one.microbatch_trained(MICROBATCH)
     learn(one, 3)
-    assert one.phase is Phase.BEHIND
+    assert one.stage is PeerStage.BEHIND
     assert one.microbatch_started(to_finish=True) == COMMIT_REFS[2]
     assert one.microbatch_trained(MICROBATCH)
 
@@ -167,7 +167,7 @@ def slow(reached: int = 1, newest: int = 2) -> RoundMachine:
 
 def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again() -> None:
     one = slow()
-    assert (one.phase, one.held, one.missing, one.is_overdue) == (Phase.WORKING, COMMIT_REFS[1], COMMIT_REFS[2], False)
+    assert (one.stage, one.held, one.missing, one.is_overdue) == (PeerStage.WORKING, COMMIT_REFS[1], COMMIT_REFS[2], False)
     for _ in range(2):
         assert one.microbatch_started() == COMMIT_REFS[1]
         assert one.microbatch_trained(MICROBATCH)
@@ -175,17 +175,17 @@ def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again(
     header = header_of(COMMIT_REFS[1], 2)
     assert one.sign(header)
     one.promised(inclusion_promise_of(header, 3))
-    assert (one.phase, one.missing) == (Phase.BEHIND, COMMIT_REFS[2])  # once
+    assert (one.stage, one.missing) == (PeerStage.BEHIND, COMMIT_REFS[2])  # once
     learn(one, 3)
     one.caught_up(ROUNDS[2].state, took_long=True)
-    assert (one.phase, one.held, one.missing) == (Phase.WORKING, COMMIT_REFS[3], None)
+    assert (one.stage, one.held, one.missing) == (PeerStage.WORKING, COMMIT_REFS[3], None)
 
 
 def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
     one = slow()
     one.microbatch_started()
     learn(one, 3)
-    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
+    assert (one.stage, one.is_overdue) == (PeerStage.WORKING, True)
     assert one.microbatch_trained(MICROBATCH)
     with pytest.raises(RuntimeError, match="no microbatch"):
         one.microbatch_started()
@@ -195,19 +195,19 @@ def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
 def test_a_state_too_old_to_work_on_is_left_for_the_newest() -> None:
     one = slow()
     assert learn(one, 3, 4, 5) == [0, 0, 0]
-    assert (one.phase, one.is_overdue) == (Phase.WORKING, False)
+    assert (one.stage, one.is_overdue) == (PeerStage.WORKING, False)
     learn(one, 6)
-    assert one.phase is Phase.BEHIND
-    assert slow(1, 6).phase is Phase.BEHIND
+    assert one.stage is PeerStage.BEHIND
+    assert slow(1, 6).stage is PeerStage.BEHIND
 
 
 def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
     one = signed()
     learn(one, 1, 2)
     one.caught_up(ROUNDS[0].state, took_long=True)
-    assert one.phase is Phase.SIGNED
+    assert one.stage is PeerStage.SIGNED
     one.promised(inclusion_promise_of(header_of(), 3))
-    assert one.phase is Phase.BEHIND
+    assert one.stage is PeerStage.BEHIND
 
 
 def test_work_on_an_old_state_that_the_log_refuses_or_that_is_given_up_is_not_begun_again() -> None:
@@ -217,7 +217,7 @@ def test_work_on_an_old_state_that_the_log_refuses_or_that_is_given_up_is_not_be
         assert one.microbatch_trained(MICROBATCH)
         assert not is_signed or one.sign(header_of(COMMIT_REFS[1]))
         assert (one.refused("bad body") if is_signed else one.discard()) == MICROBATCH
-        assert one.phase is Phase.BEHIND
+        assert one.stage is PeerStage.BEHIND
 
 
 def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_its_work() -> None:
@@ -227,7 +227,7 @@ def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_
     one.committed(rounds[0])
     commits, done = iter(rounds[1:]), 0
     for _ in range(10):
-        assert one.phase is Phase.BEHIND
+        assert one.stage is PeerStage.BEHIND
         target = one.missing
         assert target is not None
         one.committed(next(commits))

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import KEPT_TABLES
 from manta_swarm.protocol.records import Claim, Header, Round, commit_digest, entry_of
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import sha256
 from tests.protocol.simulation import (
@@ -104,14 +104,14 @@ class Swarm(RuleBasedStateMachine):
             self.all_work_but(place)
             self.the_log_moves_on(data)
             self.all_messages_arrive(data)
-            if missing is None and slow.machine.phase is Phase.BEHIND:
+            if missing is None and slow.machine.stage is PeerStage.BEHIND:
                 missing = slow.machine.missing
         if missing is not None and slow.alive and slow.life == life:
             slow.fetched(missing, took_long=True)
 
     def work(self, peer: Peer) -> None:
         """All that a peer can do by itself, up to one contribution: first with its cohort, and if it is asked again, alone too."""
-        if peer.machine.phase is Phase.BEHIND:
+        if peer.machine.stage is PeerStage.BEHIND:
             peer.catch_up(self.log)
         for _ in range(peer.steps):
             if peer.may_begin_microbatch and not peer.machine.may_work_ahead:
@@ -120,7 +120,7 @@ class Swarm(RuleBasedStateMachine):
                 peer.end_microbatch()
         if peer.may_sign:
             peer.sign(peer.draft())
-        if peer.machine.phase is Phase.SIGNED:
+        if peer.machine.stage is PeerStage.SIGNED:
             if self.joins is not None and not peer.has_tried_cohort:
                 self.join(peer)
             self.hand_in_with_cohort(peer)
@@ -148,18 +148,18 @@ class Swarm(RuleBasedStateMachine):
             peer.sign(draft)
 
     def a_peer_catches_up(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.BEHIND):
+        if peer := self.some(data, lambda peer: peer.machine.stage is PeerStage.BEHIND):
             peer.catch_up(self.log)
 
     def a_state_is_fetched(self, data: st.DataObject) -> None:
         """The state arrives later; commits may come before."""
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.BEHIND):
+        if peer := self.some(data, lambda peer: peer.machine.stage is PeerStage.BEHIND):
             life, missing, took_long = peer.life, peer.machine.missing, data.draw(st.booleans())
             assert missing is not None
             self.mail.append((peer, lambda: peer.fetched(missing, took_long=took_long) if peer.life == life else None))
 
     def a_header_is_sent(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED):
+        if peer := self.some(data, lambda peer: peer.machine.stage is PeerStage.SIGNED):
             self.hand_in(peer)
 
     def hand_in(self, peer: Peer) -> None:
@@ -184,7 +184,7 @@ class Swarm(RuleBasedStateMachine):
     def hears(self, peer: Peer, answer: Answer, then: Callable[[], None] | None) -> None:
         peer.hear(answer, self.log, then)
         left_out = peer.together.get(answer.contribution) if answer.without else None
-        if left_out is not None and peer.machine.phase is Phase.SIGNED:
+        if left_out is not None and peer.machine.stage is PeerStage.SIGNED:
             assert peer.key not in answer.without
             if peer.leave_out(opened(left_out[0]).base, answer.without):
                 self.hand_in_with_cohort(peer)
@@ -213,7 +213,7 @@ class Swarm(RuleBasedStateMachine):
             self.send(peer, *peer.together[digest])
 
     def a_cohort_hands_in(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED):
+        if peer := self.some(data, lambda peer: peer.machine.stage is PeerStage.SIGNED):
             self.hand_in_with_cohort(peer)
 
     def a_founder_shows_what_it_handed_in(self, data: st.DataObject) -> None:
@@ -225,7 +225,7 @@ class Swarm(RuleBasedStateMachine):
                     self.mail.append((other, lambda other=other: other.take_together(header, body)))
 
     def a_member_brings_what_its_founder_handed_in(self, data: st.DataObject) -> None:
-        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SIGNED and bool(peer.together)):
+        if peer := self.some(data, lambda peer: peer.machine.stage is PeerStage.SIGNED and bool(peer.together)):
             self.send(peer, *peer.together[data.draw(st.sampled_from(sorted(peer.together)))])
 
     def a_peer_asks_where_the_run_stands(self, data: st.DataObject) -> None:
@@ -495,7 +495,7 @@ class Swarm(RuleBasedStateMachine):
                 keys = {claim.key for header in table.values() for claim in claims_in(header)}
                 assert {peer.key for peer in self.peers} <= keys <= {CHEAT.public_key, *(peer.key for peer in self.peers)}
             for peer in self.peers:
-                assert (peer.machine.phase, peer.state) == (Phase.WORKING, self.log.ledger.state)
+                assert (peer.machine.stage, peer.state) == (PeerStage.WORKING, self.log.ledger.state)
             self.each_round_has_one_commit_upon_the_one_before()
             self.tables_are_as_they_should()
             self.every_state_ever_held_is_the_first_or_a_committed_one()
@@ -522,7 +522,7 @@ class Swarm(RuleBasedStateMachine):
         for peer in self.peers:
             for round_ in self.log.rounds[-1:]:
                 peer.learn(round_, self.log)
-            if peer.machine.phase is Phase.BEHIND:
+            if peer.machine.stage is PeerStage.BEHIND:
                 peer.catch_up(self.log)
 
     def the_log_works(self) -> None:

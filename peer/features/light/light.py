@@ -182,7 +182,7 @@ class Contributor:
         if self._pay is not None:
             self._pay.look(self._client)
         if self._work_gate.is_paused:
-            self._live_status.update(phase="paused")
+            self._live_status.update(stage="paused")
             return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
         assert self._work is not None
@@ -199,7 +199,7 @@ class Contributor:
                 self._do(lease, began_s)
             return 0.0
         if answer.is_over and not self._pending:
-            self._live_status.update(phase="finished", finished=True, waiting_for="")
+            self._live_status.update(stage="finished", finished=True, waiting_for="")
             self._live_status.say(f"run finished taken={self._live_status.status.taken} samples={self._live_status.status.samples_counted}")
             return 0.0
         self._has_nothing(answer.reason)
@@ -235,7 +235,7 @@ class Contributor:
             threads = self._work_gate.threads
             self._live_status.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
         self._gateway = welcome.gateway
-        self._live_status.update(gateway=self._client.gateway.url, waiting_for="", phase="waiting")
+        self._live_status.update(gateway=self._client.gateway.url, waiting_for="", stage="waiting")
         self._live_status.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
 
     def _lose_sight(self, error: Exception) -> None:
@@ -244,7 +244,7 @@ class Contributor:
         if not self._live_status.status.waiting_for:
             self._live_status.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
         self._gateway = None
-        self._live_status.update(waiting_for=f"a gateway: {error}", phase="waiting")
+        self._live_status.update(waiting_for=f"a gateway: {error}", stage="waiting")
         if self._client.turn():
             for pending in self._pending:
                 self._lost(pending, "its gateway went away")
@@ -252,7 +252,7 @@ class Contributor:
         self.write()
 
     def _has_nothing(self, reason: str) -> None:
-        self._live_status.update(phase="waiting")
+        self._live_status.update(stage="waiting")
         now_s = time.monotonic()
         if now_s - self._idle_since_s > _QUIET_S and reason != self._said_why:
             self._said_why = reason
@@ -271,7 +271,7 @@ class Contributor:
         work.architecture_of(lease)
         self._idle_since_s, self._said_why = time.monotonic(), ""
         self._live_status.add(leases=1)
-        self._live_status.update(round=lease.round, phase="working")
+        self._live_status.update(round=lease.round, stage="working")
         self.write()
         try:
             weights = self._client.blob(lease.weights, lease.weights_bytes)

@@ -119,7 +119,7 @@ class Download:
         self._size_bytes = 0  # of all that are wanted
         self._came_bytes = 0  # since the start
         self._since_s = self._said_s = time.monotonic()
-        live_status.update(phase=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
+        live_status.update(stage=FETCHING, name=manifest.name, num_rounds=manifest.num_rounds)
 
     async def list(self) -> ShardList:
         """Return the list of the shards, which is in the folder then.

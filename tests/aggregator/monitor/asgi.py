@@ -150,7 +150,7 @@ def open_round(round_: int, expected: list[bytes], handed: dict[bytes, str], *, 
 
 
 def times_of(round_: int, committed_at: int) -> Times:
-    """Return when the phases of a round were that was committed then, a second after it was opened."""
+    """Return what happened when in a round that was committed then, a second after it was opened."""
     opened_at = committed_at - 1_000
     return Times(
         round=round_,

@@ -109,8 +109,8 @@ def test_rounds_come_in_pages_and_each_has_who_gave_what(shown: Shown, played: t
 
 
 def test_a_rounds_timeline_says_what_was_seen_and_what_nobody_can_see(shown: Shown) -> None:
-    phases = {phase["name"]: phase for phase in shown.json("/api/rounds/3")["timeline"]["phases"]}
-    assert {name: phase["known"] for name, phase in phases.items()} == {
+    spans = {span["name"]: span for span in shown.json("/api/rounds/3")["timeline"]["spans"]}
+    assert {name: span["known"] for name, span in spans.items()} == {
         "train": "claimed",
         "average": "unknown",
         "publish": "measured",
@@ -119,8 +119,8 @@ def test_a_rounds_timeline_says_what_was_seen_and_what_nobody_can_see(shown: Sho
         "fetch": "measured",
         "update": "unknown",
     }
-    assert (phases["publish"]["start_ms"], phases["publish"]["end_ms"]) == (600, 700)
-    assert phases["commit"]["end_ms"] == 1_000
+    assert (spans["publish"]["start_ms"], spans["publish"]["end_ms"]) == (600, 700)
+    assert spans["commit"]["end_ms"] == 1_000
     assert [one["round"] for one in shown.json("/api/timeline?limit=2")["timelines"]] == [3, 2]
 
 

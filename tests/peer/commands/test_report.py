@@ -30,7 +30,7 @@ STATUS = PeerStatus(
     "cpu",
     num_rounds=9,
     round=4,
-    phase="working",
+    stage="working",
     members=5,
     samples_counted=640,
     rounds_counted=3,

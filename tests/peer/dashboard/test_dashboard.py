@@ -46,7 +46,7 @@ class Scene:
 
     def __init__(self, directory: Path) -> None:
         self.live_status = live_status_in(directory / "peer")
-        self.live_status.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, phase="working", round=3)
+        self.live_status.update(run="bb" * 32, name="digits", cohort="here", device="cpu", num_rounds=9, stage="working", round=3)
         self.peer = Shown(self.live_status)
         self.limiter = Limiter(Limits(), directory, Computer().sensors, self.live_status)
 
@@ -83,7 +83,7 @@ async def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: 
         assert len(lines) == size[1]
         assert all(len(line) <= size[0] for line in lines)
         assert "Help" in lines[-1]
-        scene.live_status.update(round=4, phase="signed")
+        scene.live_status.update(round=4, stage="signed")
         await until(pilot, "AVERAGING", "round 4 of 9")
 
 

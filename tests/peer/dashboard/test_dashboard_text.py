@@ -24,13 +24,13 @@ from manta_swarm.peer.dashboard.text import (
     swarm_rows,
     title,
 )
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 
 AT_WORK = PeerStatus(
     peer="12D3KooWabcdefgh",
     key="aa",
     pid=7,
-    phase="working",
+    stage="working",
     run="3f0c" * 16,
     name="digits",
     cohort="here",
@@ -70,18 +70,18 @@ def changed(**fields: Any) -> PeerStatus:
 
 def test_a_state_is_a_word_and_a_reason() -> None:
     assert headline(AT_WORK) == ("TRAINING", "")
-    assert headline(changed(phase="signed"))[0] == headline(changed(phase="promised"))[0] == "AVERAGING"
-    assert headline(changed(phase="behind"))[0] == "CATCHING UP"
-    assert headline(changed(phase=SEEKING))[0] == "LOOKING FOR THE RUN"
+    assert headline(changed(stage="signed"))[0] == headline(changed(stage="promised"))[0] == "AVERAGING"
+    assert headline(changed(stage="behind"))[0] == "CATCHING UP"
+    assert headline(changed(stage=SEEKING))[0] == "LOOKING FOR THE RUN"
     assert headline(changed(paused=True, pauses={"you": "by you", "on_ac": "on battery"})) == ("PAUSED", "by you; on battery")
-    assert headline(changed(phase="signed", waiting_for="the log")) == ("WAITING", "waiting for the log")
+    assert headline(changed(stage="signed", waiting_for="the log")) == ("WAITING", "waiting for the log")
     assert headline(changed(waiting_for="the log")) == ("TRAINING", "waiting for the log")
-    assert headline(changed(phase="finished", paused=True, finished=True))[0] == "FINISHED"
+    assert headline(changed(stage="finished", paused=True, finished=True))[0] == "FINISHED"
 
 
-@pytest.mark.parametrize("phase", [*(phase.value for phase in Phase), SEEKING, "starting", "a phase of a newer version"])
-def test_every_phase_has_a_word(phase: str) -> None:
-    assert headline(changed(phase=phase))[0].isupper()
+@pytest.mark.parametrize("stage", [*(stage.value for stage in PeerStage), SEEKING, "starting", "a stage of a newer version"])
+def test_every_stage_has_a_word(stage: str) -> None:
+    assert headline(changed(stage=stage))[0].isupper()
 
 
 def test_the_bars_can_be_read_without_colours() -> None:
@@ -106,7 +106,7 @@ def test_a_round_that_nobody_has_begun_and_a_run_that_is_over() -> None:
     assert "closing" in progress(changed(left_ms=0.0), 78)[1]
     assert "over" in progress(changed(round=40, left_ms=None), 78)[1]
     assert "100%" in progress(changed(round=40, left_ms=None), 78)[0]
-    assert progress(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), 78) == ["", ""]
+    assert progress(PeerStatus("12D3KooWpeer", "aa", stage=SEEKING), 78) == ["", ""]
 
 
 def test_figures_of_this_peer_the_run_and_the_computer() -> None:
@@ -133,7 +133,7 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     ):
         rows = full(own_rows(changed(**{**earned, **told}), None))
         assert (rows["credit"], rows["checked"], rows["paid"]) == ("1,581", checked, paid)
-    nothing = full(own_rows(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING), None))
+    nothing = full(own_rows(PeerStatus("12D3KooWpeer", "aa", stage=SEEKING), None))
     assert (nothing["samples/s"], nothing["newest"], nothing["loss"]) == ("-", "none yet", "-")
 
 
@@ -216,4 +216,4 @@ def test_times_and_sizes_for_persons() -> None:
 
 def test_who_is_shown_stands_in_the_title() -> None:
     assert title(AT_WORK) == "manta-peer · run digits (3f0c3f0c) · peer abcdefgh"
-    assert title(PeerStatus("12D3KooWpeer", "aa", phase=SEEKING)) == "manta-peer"
+    assert title(PeerStatus("12D3KooWpeer", "aa", stage=SEEKING)) == "manta-peer"

@@ -14,7 +14,7 @@ from manta_swarm.network.peer_status import SEEKING, PeerStatus
 from manta_swarm.peer.dashboard.live import LiveView, lines
 from manta_swarm.peer.dashboard.text import Rates
 
-AT_WORK = PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, name="digits", num_rounds=9, round=3, phase="working", samples_counted=640)
+AT_WORK = PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, name="digits", num_rounds=9, round=3, stage="working", samples_counted=640)
 
 _PROGRAM = """
 import fcntl, logging, os, sys, termios
@@ -27,7 +27,7 @@ print(f"possible={is_possible()}", flush=True)
 logging.basicConfig(handlers=[logging.StreamHandler(sys.stderr)])
 with LiveView("the hint") as view:
     for round_ in range(3):
-        view.show(PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, num_rounds=9, round=round_, phase="working"))
+        view.show(PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, num_rounds=9, round=round_, stage="working"))
         view.say(f"line {round_}")
     logging.warning("something is odd")
     sys.stdin.readline() if len(sys.argv) > 1 else None
@@ -84,7 +84,7 @@ def test_where_it_cannot_be_drawn_it_is_not_possible(name: str, value: str) -> N
 def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
     for status in (
         AT_WORK,
-        PeerStatus("12D3KooWpeer", "aa", phase=SEEKING),
+        PeerStatus("12D3KooWpeer", "aa", stage=SEEKING),
         PeerStatus("12D3KooWlight", "aa", run="ab", gateway="http://a"),
     ):
         shown = lines(status, Rates(1.5, 2e6, 3e3), "the hint", width)

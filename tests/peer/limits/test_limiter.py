@@ -13,7 +13,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from tests.memory_log import MICROBATCH, MICROBATCHES, until
 from tests.peer.computer import Computer
 from tests.peer.limits.test_pausing import STEPPED, STEPS
@@ -107,7 +107,7 @@ async def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tm
         vars(computer).update(AT_NIGHT)
         member = scene.join(0)
         async with limited(member, Limits(schedule="08:00-18:00"), computer):  # type: ignore[arg-type]
-            await until(lambda: member.phase is Phase.WORKING)
+            await until(lambda: member.stage is PeerStage.WORKING)
             assert (member.worker.microbatches, member.status.paused) == ([], True)
             computer.minute = 9 * 60
             await scene.log.wait_for(1)

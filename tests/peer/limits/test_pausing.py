@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.scene import scene_in
 
@@ -75,6 +75,6 @@ async def test_who_begins_paused_trains_nothing_and_leaves_when_told(tmp_path: P
     async with scene_in(tmp_path) as scene:
         member = scene.join(0)
         await member.loop.pause()
-        await until(lambda: member.phase is Phase.WORKING)
+        await until(lambda: member.stage is PeerStage.WORKING)
         await member.leaves()
         assert member.worker.microbatches == []

@@ -22,7 +22,7 @@ export const bytes = known((value) => {
   return step ? `${(value / 1000 ** step).toPrecision(3)} ${units[step]}` : `${Math.round(value)} B`;
 });
 
-/** Return a duration of milliseconds exactly enough for a phase of a round. */
+/** Return a duration of milliseconds exactly enough for a span of a round. */
 export const duration = known((ms) => {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;

@@ -7,7 +7,7 @@ import { announce, peerButton, tableOf } from "./parts.js";
 
 const ROUNDS = 8;
 const FOUND = { good: "found good", unpaid: "not paid", demoted: "not shown", void: "false", undecided: "not decided yet" };
-const PHASES = {
+const SPANS = {
   train: "computers learn",
   average: "groups average",
   publish: "they hand in",
@@ -35,18 +35,18 @@ export class RoundPart {
 
   /** Show the newest round whose fetching is over as well, else the newest. */
   showTimeline(timelines) {
-    const shown = timelines.find((one) => one.phases.some((phase) => phase.name === "fetch" && phase.end_ms !== null)) ?? timelines[0];
+    const shown = timelines.find((one) => one.spans.some((span) => span.name === "fetch" && span.end_ms !== null)) ?? timelines[0];
     if (!shown) {
       fill(byId("timeline"), h("p", { class: "empty" }, "Nothing yet: it comes with the first round."));
       return;
     }
     setText(byId("timeline-title"), `Where the time of round ${shown.round} went`);
-    const end = Math.max(1, ...shown.phases.map((one) => one.end_ms ?? 0));
-    const rows = shown.phases.map((one) => row(PHASES[one.name] ?? one.name, laneOf(one, end), spanOf(one)));
-    const caption = h("caption", {}, `Phases of round ${shown.round}`);
+    const end = Math.max(1, ...shown.spans.map((one) => one.end_ms ?? 0));
+    const rows = shown.spans.map((one) => row(SPANS[one.name] ?? one.name, laneOf(one, end), spanOf(one)));
+    const caption = h("caption", {}, `Times of round ${shown.round}`);
     fill(
       byId("timeline"),
-      h("div", { class: "scroll" }, h("table", { class: "phases" }, caption, h("tbody", {}, rows))),
+      h("div", { class: "scroll" }, h("table", { class: "spans" }, caption, h("tbody", {}, rows))),
       h("p", { class: "hint" }, "Striped: as the computers say. The others were measured by the aggregator."),
     );
   }

@@ -13,7 +13,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_AGE, Exchange
 from manta_swarm.protocol.light import Fate
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
@@ -47,7 +47,7 @@ async def handed_in(scene: Scene, member: Member) -> Header:
         headers = [scene.log.handed[each][0] for each in scene.log.in_round()]
         return [header for header in headers if header.contribution.open().founder == member.identity.public_key]
 
-    await until(lambda: found() and member.phase is Phase.PROMISED)
+    await until(lambda: found() and member.stage is PeerStage.PROMISED)
     return found()[0]
 
 

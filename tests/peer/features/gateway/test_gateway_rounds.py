@@ -14,7 +14,7 @@ from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
-from manta_swarm.protocol.rounds import Phase
+from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
@@ -116,7 +116,7 @@ async def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_l
         service = _service(scene, is_lease_only=True)
         gateway = scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))
         names = [await _contribute(scene, service, LIGHTS[0])]
-        await until(lambda: gateway.phase is Phase.SIGNED)
+        await until(lambda: gateway.stage is PeerStage.SIGNED)
         names.append(await _contribute(scene, service, LIGHTS[1]))
         assert not scene.log.headers
         await gateway.leaves()  # what came back by then is handed in

@@ -135,7 +135,7 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                 assert await told(PAUSE) == "paused: nothing is computed until manta-peer resume"
                 assert await program.stdout.readline() == b"paused (by you): nothing is computed until manta-peer resume\n"
                 status = directory / "status.json"  # a request for a lease may have been under way
-                await until(lambda: json.loads(status.read_text())["phase"] == "paused")
+                await until(lambda: json.loads(status.read_text())["stage"] == "paused")
                 cohort_session = await gateway.convene()
                 assert await told(LIMITS, {"cpu_threads": "1", "duty": "50%"}) == (
                     "duty 50%, cpu-threads 1, max-download 10MB; nothing is computed now: by you"

@@ -208,7 +208,7 @@ def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
         list_ = await download.list()
         await download.shards(list_, range(len(list_.shards)))
         status = swarm.live_status.status
-        assert (status.phase, status.data_bytes, status.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
+        assert (status.stage, status.data_bytes, status.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
         return progress(replace(status, data_bytes=list_.size_bytes // 2), 80)[0]
 
     assert asyncio.run(scenario()).startswith("data  ████")

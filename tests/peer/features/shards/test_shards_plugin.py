@@ -40,6 +40,6 @@ async def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) ->
     swarm, live_status = Swarm(tmp_path), live_status_in(tmp_path / "status")
     coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", live_status)
     if travels:
-        await until(lambda: coming.done() or live_status.status.phase == FETCHING)
+        await until(lambda: coming.done() or live_status.status.stage == FETCHING)
         await swarm.serve(PublicKey(OPERATOR.public_key))
     assert await coming == (tmp_path / "peer" / "data" if travels else None)
