@@ -77,13 +77,13 @@ def start(
         with ending_at_ctrl_c():
             import torch
 
-            from manta_swarm.aggregator.operator import Operator
+            from manta_swarm.aggregator.program import Aggregator
 
         if asked.threads is not None:
             torch.set_num_threads(asked.threads)
         try:
             with printing:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
-                asyncio.run(Operator(asked, console).run())
+                asyncio.run(Aggregator(asked, console).run())
         finally:
             end_soon()
 

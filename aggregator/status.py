@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 8 * 1024 * 1024
 
-logger = logging.getLogger("manta.operator")
+logger = logging.getLogger("manta.aggregator")
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]  # in hexadecimal
 
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.program import Aggregator
 from manta_swarm.aggregator.settings.config import load_run_file
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.automl.data.dataset import Dataset
@@ -223,7 +223,7 @@ def run_aggregator(place: Place, run_file: Path) -> None:
     async def serve() -> None:
         asked = Start(load_run_file(run_file), place.directory, place.listen, page="")
         with PrintingConsole() as console:
-            await Operator(asked, console).run()
+            await Aggregator(asked, console).run()
 
     asyncio.run(watched(serve(), place.directory / "stalls"))
 

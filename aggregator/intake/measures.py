@@ -20,7 +20,7 @@ from manta_swarm.runtime.atomic_file import AtomicFile
 MAX_KEPT = 8192
 _MAX_BYTES = MAX_KEPT * (MAX_SIGNED_BYTES + 8)
 
-logger = logging.getLogger("manta.operator")
+logger = logging.getLogger("manta.aggregator")
 
 
 @dataclass(frozen=True, slots=True)

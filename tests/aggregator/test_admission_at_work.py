@@ -27,7 +27,7 @@ from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.real_run import PEERS, everybodys
-from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, started
+from tests.aggregator.test_program_at_work import FAST, Program, ended_by_hand, started
 from tests.runs import FixedTrainingSpec, manifest_of
 
 ALICE, BOB, CAROL = PEERS

@@ -18,7 +18,7 @@ from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
-from tests.aggregator.test_operator_at_work import ended_by_hand, started
+from tests.aggregator.test_program_at_work import ended_by_hand, started
 from tests.runs import FixedTrainingSpec, manifest_of
 
 STRANGER = Identity(b"\x2b" * 32)

@@ -34,8 +34,8 @@ SAID = AggregatorStatus(run="ab", name="test", num_rounds=9)
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)
 
 
-class Operator:
-    """One that is looked at, with its first round open."""
+class AtWork:
+    """An aggregator that is looked at, with its first round open."""
 
     def __init__(self) -> None:
         self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), Faults(ManualClock()), Traffic()
@@ -43,15 +43,15 @@ class Operator:
 
 
 def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
-    look, operator = Observers(tmp_path), Operator()
-    operator.closing.open(7, 60_000, frozenset(KEYS), round(SYSTEM_CLOCK.now_ms()))
+    look, aggregator = Observers(tmp_path), AtWork()
+    aggregator.closing.open(7, 60_000, frozenset(KEYS), round(SYSTEM_CLOCK.now_ms()))
     look.timeline.opened(7)
     first, second = b"\x0a" * 32, b"\x0b" * 32
     for founder, contribution in ((KEYS[0], first), (KEYS[1], second)):
-        operator.closing.header(founder, {founder: founder}, 7, contribution, round(SYSTEM_CLOCK.now_ms()))
-    operator.closing.arrived(first, round(SYSTEM_CLOCK.now_ms()))
-    operator.closing.good(first)
-    live = AggregatorStatus.model_validate_json(look.seen(operator).model_dump_json())
+        aggregator.closing.header(founder, {founder: founder}, 7, contribution, round(SYSTEM_CLOCK.now_ms()))
+    aggregator.closing.arrived(first, round(SYSTEM_CLOCK.now_ms()))
+    aggregator.closing.good(first)
+    live = AggregatorStatus.model_validate_json(look.seen(aggregator).model_dump_json())
     assert live.open is not None
     assert (live.open.round, live.open.stage, live.open.open_ms) == (7, "open", 60_000)
     assert set(live.open.expected) == {key.hex() for key in KEYS}
@@ -62,18 +62,18 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
 
 
 def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
-    look, operator = Observers(tmp_path), Operator()
+    look, aggregator = Observers(tmp_path), AtWork()
     look.timeline.opened(1, is_waiting_for_first=True)
-    live = look.seen(operator)
+    live = look.seen(aggregator)
     assert live.open is not None
     assert (live.open.stage, live.open.opened_at, live.open.deadline_at) == ("idle", None, None)
 
 
 def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / STATUS).mkdir()  # no file can take its place
-    look, operator = Observers(tmp_path), Operator()
+    look, aggregator = Observers(tmp_path), AtWork()
     for _ in range(3):
-        look.show(operator)
+        look.show(aggregator)
     look.close()
     assert len(caplog.records) == 1
     assert "status.json" in caplog.text
@@ -81,7 +81,7 @@ def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pyte
 
 def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHOW_S", 0.01)
-    look, operator = Observers(tmp_path), Operator()
+    look, aggregator = Observers(tmp_path), AtWork()
     seen = set[int]()
 
     def has_changed_twice() -> bool:
@@ -90,14 +90,14 @@ def test_the_file_is_kept_up_to_date_and_has_the_last_word_at_the_end(tmp_path: 
         return len(seen) == 3
 
     async def story() -> None:
-        looking = asyncio.create_task(look.look_on(operator))
+        looking = asyncio.create_task(look.look_on(aggregator))
         await until(has_changed_twice)
         looking.cancel()
         await asyncio.wait({looking})
 
     asyncio.run(story())
-    operator.status = SAID.model_copy(update={"round": 3})
-    look.show(operator)
+    aggregator.status = SAID.model_copy(update={"round": 3})
+    look.show(aggregator)
     look.close()
     found = AggregatorStatus.read(tmp_path)
     assert found is not None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from manta_swarm.aggregator.log.storage import DATABASE, MANIFEST
-from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.program import Aggregator
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import AggregatorSection
 from manta_swarm.aggregator.settings.start import Start
@@ -221,5 +221,5 @@ def test_a_lost_file_is_a_storage_error_that_says_where_and_keeps_no_lock(direct
 def test_a_lost_key_is_not_replaced_by_a_new_one(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match=r"identity\.key is missing.*backup"):
-        asyncio.run(Operator(Start(CONFIG, directory, page=""), Lines()).run())
+        asyncio.run(Aggregator(Start(CONFIG, directory, page=""), Lines()).run())
     assert not (directory / "identity.key").exists()

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-import manta_swarm.aggregator.operator
+import manta_swarm.aggregator.program
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import tell_to_stop
 from manta_swarm.aggregator.features import plugged_in
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.verify import verify_directory
-from manta_swarm.aggregator.operator import Operator
+from manta_swarm.aggregator.program import Aggregator
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus
@@ -81,16 +81,16 @@ class Program:
             self.node = self.network.endpoints[identity.public_key] = MemoryNode(self.network, identity.public_key)
             return self.node
 
-        patch.setattr(manta_swarm.aggregator.operator.Node, "start", start)
+        patch.setattr(manta_swarm.aggregator.program.Node, "start", start)
         patch.setattr(timeouts, "HEARD_S", 0.1)  # nobody here says which head it holds
-        operator = Operator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self)
-        self.running = asyncio.create_task(operator.run())
-        self.operator = operator
+        aggregator = Aggregator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self)
+        self.running = asyncio.create_task(aggregator.run())
+        self.aggregator = aggregator
 
     @property
     def context(self) -> RunContext:
-        assert self.operator.session is not None
-        return self.operator.session.context
+        assert self.aggregator.session is not None
+        return self.aggregator.session.context
 
     def say(self, text: str) -> None:
         self.lines.append(text)
@@ -183,12 +183,12 @@ async def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Pa
     assert (found.rounds, set(found.credits)) == (2, {one.peer.public_key for one in contributions})
 
 
-async def test_a_plain_operator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plain_aggregator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
     plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 1})})
     async with started(directory, monkeypatch, plain) as program:
-        assert program.operator.session is not None
-        assert not program.operator.session.features
+        assert program.aggregator.session is not None
+        assert not program.aggregator.session.features
         contributions = await program.a_round()
         await program.says("run finished")
         status = await program.shows(round=1, finished=True, settled=True)

@@ -1,4 +1,4 @@
-"""An operator's node: bootstrap of the DHT, the log, its intake and the state keeper, from a run file and a directory.
+"""The aggregator: bootstrap of the DHT, the log, its intake and the state keeper, from a run file and a directory.
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
@@ -50,8 +50,8 @@ from manta_swarm.runtime.disk import IDENTITY, load_identity, make_directory, on
 from manta_swarm.runtime.signals import told_to_stop
 
 
-class Operator:
-    """One aggregator at work."""
+class Aggregator:
+    """The program of an operator: one run, from its start to its end."""
 
     def __init__(self, asked: Start, console: Console) -> None:
         """Prepare what is ``asked``, which is checked."""
