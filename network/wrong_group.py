@@ -33,7 +33,7 @@ class RightGroup(NothingProven):
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeanShape:
     """What of a run's training its means depend on."""
 
     num_values: int  # N
@@ -41,7 +41,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WrongMean:
     """What a proof shows: whose log committed what."""
 
     run: Digest
@@ -68,11 +68,11 @@ class WrongGroup:
         if len(self.before) > MAX_AGE + 1 or self.place < 0:
             raise ValueError("too many rounds, or no place")
 
-    def check(self, measure: Callable[[Manifest], Measure]) -> Finding:
+    def check(self, shape_of: Callable[[Manifest], MeanShape]) -> WrongMean:
         """Return what this proves.
 
         Args:
-            measure: says what a manifest's means depend on.
+            shape_of: says what a manifest's means depend on.
 
         Raises:
             RightGroup: the group is what the table comes to.
@@ -82,18 +82,18 @@ class WrongGroup:
         manifest = self.manifest.open()
         run, operators = self.manifest.run, Operators.of(manifest, self.manifest.run)
         proven = open_round_receipt(self.receipt, operators)
-        entry, measured = proven.round, measure(manifest)
+        entry, shape = proven.round, shape_of(manifest)
         weighed = open_weighed(self.weights, entry)
-        self._check_pieces(entry, weighed, measured.num_values)
+        self._check_pieces(entry, weighed, shape.num_values)
         min_exponents = min_exponents_before(entry, [_opened(data, run) for data in self.before], manifest)
         try:
-            right = mean_of_group(manifest, weighed, min_exponents, [each.data for each in self.bodies], self.place, measured)
+            right = mean_of_group(manifest, weighed, min_exponents, [each.data for each in self.bodies], self.place, shape)
         except (ValueError, KeyError) as error:
             raise ProofError(f"no group of a mean follows from this: {error}") from error
         if right == self.mean.data:
             raise RightGroup(f"group {self.place} of the mean of round {entry.round} is what its table comes to")
         own, theirs = np.frombuffer(right, "<u4"), np.frombuffer(self.mean.data, "<u4")
-        return Finding(
+        return WrongMean(
             run, operators.signers(self.receipt.tree_head).in_order, entry.round, proven.commit, self.place, int((own != theirs).sum())
         )
 
@@ -129,7 +129,7 @@ def mean_of_group(
     min_exponents: dict[int, int],
     groups: Sequence[bytes],
     place: int,
-    measured: Measure,
+    shape: MeanShape,
 ) -> bytes:
     """Return a group of the mean that contributions come to, little-endian.
 
@@ -139,14 +139,14 @@ def mean_of_group(
         min_exponents: for bodies on the commits before, by round.
         groups: of their bodies.
         place: of the group.
-        measured: what else the mean depends on.
+        shape: what else the mean depends on.
 
     Raises:
         EncodingError: a group is none of a body.
         ValueError, KeyError: no table has these, or a min exponent is not known.
     """
-    count = vector_group_sizes(measured.num_values)[place] // 4
-    whole = [measured.coverage(one.round, one.cohort) for one in weighed]
+    count = vector_group_sizes(shape.num_values)[place] // 4
+    whole = [shape.coverage(one.round, one.cohort) for one in weighed]
     masks = [None if mask is None else mask[place * GROUP_VALUES :][:count] for mask in whole]
     bodies = [parse(manifest.exchange.codec, group, count) for group in groups]
     total = total_weights([one.weight for one in weighed], masks, count)

@@ -31,7 +31,7 @@ from manta_swarm.peer.cohort.token import load_token
 from manta_swarm.peer.commands.keys import own_identity
 from manta_swarm.peer.commands.tables import load_table, publish_table
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.finding import NotThere, enter, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.entering import NotThere, enter, fetch_checked_manifest, start_node
 from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.contact.visiting import num_weights
 from manta_swarm.peer.context import Progress, RunContext
@@ -149,7 +149,7 @@ async def _enter(
     ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
 
     Raises:
-        UserError: see ``peer.contact.finding``; or the run does not admit this peer.
+        UserError: see ``peer.contact.entering``; or the run does not admit this peer.
     """
     config, store, identity = own.config, own.store, own.identity
     pause_s, said = timeouts.RUN_AGAIN_S[0], ""

@@ -19,7 +19,7 @@ from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.limits.limiter import Absences
 from manta_swarm.peer.status import YOU, verdict
-from manta_swarm.peer.submit.promises import Finding, Listed, NewCommit
+from manta_swarm.peer.submit.promises import Listed, NewCommit, PromiseEvent
 from manta_swarm.peer.submit.submitter import Result, Submitter, show_commit, show_lost, show_outcome
 from manta_swarm.peer.sync.check import Checker
 from manta_swarm.peer.sync.heads import ConsistencyChecker
@@ -107,16 +107,16 @@ class Session:
         Raises:
             LedgerError: it contradicts a commit known before.
         """
-        promises, commit, findings = self.progress.promises, None, list[Finding]()
+        promises, commit, events = self.progress.promises, None, list[PromiseEvent]()
         if told.commitment is not None:
-            commit, findings = promises.take(self.machine, told.commitment.proven.round, told.counted)
+            commit, events = promises.take(self.machine, told.commitment.proven.round, told.counted)
         if told.is_from_log:
             promises.look()
         if (left_ms := self._left_ms(told, commit)) > 0:
             self.progress.pace.opened(self.context.clock.now_ms(), left_ms)
             self._distribution.headers_open(self.machine.round, left_ms)
-        for finding in findings:
-            self._found(finding)
+        for event in events:
+            self._found(event)
         if commit is not None and told.commitment is not None:
             self._committed(commit, told.commitment)
 
@@ -140,20 +140,20 @@ class Session:
         self.features.on_commit(commit.entry)
         self._look_again()
 
-    def _found(self, finding: Finding) -> None:
+    def _found(self, event: PromiseEvent) -> None:
         """Something was found out of this peer's contributions."""
-        if isinstance(finding, Listed):
-            self.features.on_listed(finding)
+        if isinstance(event, Listed):
+            self.features.on_listed(event)
             return
-        show_outcome(self.context.live_status, finding)
-        if finding.is_counted:
-            self._credit.counted(finding.round, finding.signed.header.claims[0], finding.found)
-        self.features.on_outcome(finding)
+        show_outcome(self.context.live_status, event)
+        if event.is_counted:
+            self._credit.counted(event.round, event.signed.header.claims[0], event.found)
+        self.features.on_outcome(event)
 
     async def _find(self) -> None:
         """Pass on what asking the log finds out of this peer's contributions, until this is cancelled."""
         while True:
-            self._found(await self.progress.promises.next_finding())
+            self._found(await self.progress.promises.next_event())
 
     def _look_again(self) -> None:
         """Decide anew what this peer does."""
@@ -264,8 +264,8 @@ class Session:
                 background.append(tasks.create_task(self.features.run()))
                 await self._rounds()
                 await self.progress.promises.settle()  # a neighbour may have told of the last commit before the log did
-                for finding in self.progress.promises.take_findings():
-                    self._found(finding)
+                for event in self.progress.promises.take_events():
+                    self._found(event)
                 await self._credit.settle()
                 self._show_guilt()
                 if self.features.stays and self.guilty is None and not self.ended and not self._word.is_away:

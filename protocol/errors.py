@@ -3,7 +3,7 @@
 MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
 │   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the microbatches that need it
-│   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
+│   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.entering)
 │   ├── NoSuchFile            a copy of a log has no file of that name (aggregator.log.copies)
 │   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
 │   └── NobodyRuns            no program runs on the directory of a command that tells it something (runtime.control)

@@ -3,7 +3,7 @@
 Both are entries of the log, on the disk before anybody is told. They do not wait for a round: a round needs a contribution, and a
 contribution a key that is in. So each is a transaction of its own, between two rounds' (``protocol.ledger``). Only who has an invitation
 makes the log longer, and by no more than that is for. What was taken back peers, who have no copy of the log, ask for again and again
-(``peer.contact.finding``).
+(``peer.contact.entering``).
 """
 
 import asyncio

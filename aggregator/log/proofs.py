@@ -7,7 +7,7 @@ from pathlib import Path
 from manta_swarm.aggregator.log.guard import MAX_EVIDENCE_BYTES
 from manta_swarm.automl.files import read_bounded
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.network.wrong_group import Measure, WrongGroup
+from manta_swarm.network.wrong_group import MeanShape, WrongGroup
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, NothingProven, OtherVersion, RemoteFault, UserError
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -78,7 +78,7 @@ def _checked(proof: Histories | WrongGroup) -> Proven:
     """
     run = proof.manifest.run
     if isinstance(proof, WrongGroup):
-        found = proof.check(_measure)
+        found = proof.check(_shape_of)
         what = f"of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
         return Proven(run, found.operators, what)
     shown = proof.check()
@@ -103,7 +103,7 @@ def _who(operators: int) -> str:
     return "the key above" if operators == 1 else f"each of these {operators} keys"
 
 
-def _measure(manifest: Manifest) -> Measure:
+def _shape_of(manifest: Manifest) -> MeanShape:
     """Return what the means of a run depend on.
 
     Raises:
@@ -118,4 +118,4 @@ def _measure(manifest: Manifest) -> Measure:
         training_spec = RunTrainingSpec(manifest)
     except ValueError as error:
         raise UserError(f"{error}; install the version that the operator names") from error
-    return Measure(build(space_named(manifest.supernet), torch.device("cpu")).num_weights, training_spec.coverage)
+    return MeanShape(build(space_named(manifest.supernet), torch.device("cpu")).num_weights, training_spec.coverage)

@@ -16,9 +16,9 @@ import psutil
 
 from manta_swarm.network.addresses import check_peer_address
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.peer.commands import findings
+from manta_swarm.peer.commands import diagnoses
 from manta_swarm.peer.commands.about import table_of
-from manta_swarm.peer.commands.findings import Finding, State
+from manta_swarm.peer.commands.diagnoses import Diagnosis, State
 from manta_swarm.peer.commands.report import is_running
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.run_locator import find_addresses
@@ -41,33 +41,33 @@ _CARDS = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAYS = "0x10de", "0x03"
 
 
-def of_this_computer(config: PeerConfig) -> Iterator[Finding]:
+def of_this_computer(config: PeerConfig) -> Iterator[Diagnosis]:
     """Yield what is found without a network, the quick things first."""
     free = shutil.disk_usage(_existing(config.dir)).free
-    yield findings.disk(free, str(config.dir))
+    yield diagnoses.disk(free, str(config.dir))
     yield _key(config.dir)
-    yield findings.threads(_usable_threads(), os.cpu_count() or 1, config.cpu_threads)
+    yield diagnoses.threads(_usable_threads(), os.cpu_count() or 1, config.cpu_threads)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield findings.files(None if limit == resource.RLIM_INFINITY else limit)
+    yield diagnoses.files(None if limit == resource.RLIM_INFINITY else limit)
     try:
         THIS_COMPUTER.check(config.limits)
     except UserError as error:
-        yield Finding("limits", State.BAD, str(error))
+        yield Diagnosis("limits", State.BAD, str(error))
     programs = _programs()
     yield programs
     if programs.state is not State.BAD:
         yield _arithmetic()
         gpus, workers = _gpus(config)
         yield gpus
-        yield findings.memory(psutil.virtual_memory().available, workers)
+        yield diagnoses.memory(psutil.virtual_memory().available, workers)
 
 
-async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
+async def of_the_run(config: PeerConfig) -> AsyncIterator[Diagnosis]:
     """Yield what is found of the run that the settings name, or that was joined last."""
     try:
         addresses, _ = find_addresses(config, read_last_run(config.dir))
     except UserError:
-        yield Finding("run", State.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
+        yield Diagnosis("run", State.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
         return
     from manta_swarm.peer.contact.visiting import visiting  # hivemind takes seconds, and what was found before may say that it is missing
 
@@ -75,36 +75,36 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
         async with visiting(config) as visit:
             for address in addresses:
                 took_s = await _round_trip_s(visit.node, check_peer_address(address)) if address in visit.node.entered_by else None
-                yield findings.aggregator(address, address in visit.node.entered_by, took_s)
-            async for finding in _of_visit(visit, config):
-                yield finding
+                yield diagnoses.aggregator(address, address in visit.node.entered_by, took_s)
+            async for diagnosis in _of_visit(visit, config):
+                yield diagnosis
     except MantaError as error:
         for address in addresses:
-            yield findings.aggregator(address, False, None)
-        yield Finding("run", State.BAD, str(error))
+            yield diagnoses.aggregator(address, False, None)
+        yield Diagnosis("run", State.BAD, str(error))
 
 
-async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding]:
+async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Diagnosis]:
     from manta_swarm.network.reach import Reachable, measure
 
     manifest, newest = visit.manifest, None
     try:
         newest = await visit.newest()
         where = f"round {0 if newest is None else newest.round} of {manifest.num_rounds}"
-        yield Finding("run", State.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
+        yield Diagnosis("run", State.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
         if not visit.log.operators.is_alone:
             answers = [await _round_trip_s(visit.node, key) for key in visit.log.operators.keys]
-            yield findings.operators([took_s is not None for took_s in answers], visit.log.operators.quorum)
+            yield diagnoses.operators([took_s is not None for took_s in answers], visit.log.operators.quorum)
         ahead_s, took_s = await visit.node.clock_ahead_s(visit.operator)
-        yield findings.clock(ahead_s, took_s)
+        yield diagnoses.clock(ahead_s, took_s)
     except MantaError as error:
-        yield Finding("log", State.BAD, str(error), "ask the operator whether the run's log is up")
+        yield Diagnosis("log", State.BAD, str(error), "ask the operator whether the run's log is up")
     yield await asyncio.to_thread(_data, visit.signed, config)
     yield await asyncio.to_thread(_room, manifest, newest, config)
     reach = await measure(visit.node, [visit.operator])
     is_told = reach.reachable is Reachable.OUTBOUND and not config.listen_addresses
     state = State.GOOD if reach.serves_others or is_told else State.NOTE
-    yield Finding("reachability", state, reach.words)
+    yield Diagnosis("reachability", state, reach.words)
     yield await asyncio.to_thread(_links, config.dir)
 
 
@@ -117,26 +117,26 @@ async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
     return time.monotonic() - begun_s
 
 
-def _links(directory: Path) -> Finding:
+def _links(directory: Path) -> Diagnosis:
     """Return how the peer of this folder reaches its cohort peers, or reached them when it last ran."""
     try:
         status = PeerStatus.read(directory)
     except MantaError as error:
-        return Finding("links", State.NOTE, str(error))
+        return Diagnosis("links", State.NOTE, str(error))
     if status is None or not status.cohort_peers:
-        return Finding("links", State.NOTE, "no cohort peers are known here: a peer links itself to those of its cohort when it runs")
+        return Diagnosis("links", State.NOTE, "no cohort peers are known here: a peer links itself to those of its cohort when it runs")
     is_slow = "libp2p" in status.links
     said = "let cohort peers reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
-    return Finding("links", State.NOTE if is_slow else State.GOOD, f"cohort peers: {status.links}", said)
+    return Diagnosis("links", State.NOTE if is_slow else State.GOOD, f"cohort peers: {status.links}", said)
 
 
-def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:
+def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Diagnosis:
     from manta_swarm.peer.contact.visiting import sizes_of
 
     data = 0 if config.data_root is not None else data_bytes(manifest, config.data_limit)
     keeps = peer_disk(manifest, sizes_of(manifest), table_of(manifest, newest), data).usual
     lacking = max(0, keeps - _size_of(config.dir))
-    return findings.room(shutil.disk_usage(_existing(config.dir)).free, lacking, str(config.dir))
+    return diagnoses.room(shutil.disk_usage(_existing(config.dir)).free, lacking, str(config.dir))
 
 
 def _size_of(directory: Path) -> int:
@@ -148,7 +148,7 @@ def _size_of(directory: Path) -> int:
     return total
 
 
-def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
+def _data(signed: SignedManifest, config: PeerConfig) -> Diagnosis:
     from manta_swarm.peer.features.plugged_in import PLUGGED_IN
     from manta_swarm.peer.train.data import check_supported
 
@@ -157,41 +157,41 @@ def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
         check_supported(manifest)
         PLUGGED_IN.check(config, manifest)
         if manifest.shards:
-            return findings.travelling(manifest.dataset, manifest.shards[0].size_bytes, config.data_limit)
+            return diagnoses.travelling(manifest.dataset, manifest.shards[0].size_bytes, config.data_limit)
         PLUGGED_IN.load(config, manifest, config.data_root)
     except MantaError as error:
-        return Finding("data", State.BAD, str(error))
-    return Finding("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")
+        return Diagnosis("data", State.BAD, str(error))
+    return Diagnosis("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")
 
 
-def _programs() -> Finding:
+def _programs() -> Diagnosis:
     versions = []
     for name in _PARTS:
         try:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            return Finding(
+            return Diagnosis(
                 "programs", State.BAD, f"{name} is not installed", "install Manta with its extra: pip install 'manta-swarm[swarm]'"
             )
     try:
         import torchvision  # noqa: F401 - whether it fits torch is seen by importing it
     except (ImportError, RuntimeError, OSError) as error:
         remedy = "install torch and torchvision anew, both from the same index (https://pytorch.org/get-started/locally/)"
-        return Finding("programs", State.BAD, f"{', '.join(versions)}; torchvision does not load ({_short(error)})", remedy)
-    return Finding("programs", State.GOOD, f"Python {platform.python_version()}, {', '.join(versions)}")
+        return Diagnosis("programs", State.BAD, f"{', '.join(versions)}; torchvision does not load ({_short(error)})", remedy)
+    return Diagnosis("programs", State.GOOD, f"Python {platform.python_version()}, {', '.join(versions)}")
 
 
-def _arithmetic() -> Finding:
+def _arithmetic() -> Diagnosis:
     from manta_swarm.automl.training.update import self_test
 
     try:
         self_test()
     except MantaError as error:
-        return Finding("arithmetic", State.BAD, str(error), "this computer, or its build of torch, cannot take part: try another build")
-    return Finding("arithmetic", State.GOOD, "the same bits as everywhere")
+        return Diagnosis("arithmetic", State.BAD, str(error), "this computer, or its build of torch, cannot take part: try another build")
+    return Diagnosis("arithmetic", State.GOOD, "the same bits as everywhere")
 
 
-def _gpus(config: PeerConfig) -> tuple[Finding, int]:
+def _gpus(config: PeerConfig) -> tuple[Diagnosis, int]:
     """Return what is found of the GPUs, and how many worker processes there will be."""
     import torch
 
@@ -199,7 +199,7 @@ def _gpus(config: PeerConfig) -> tuple[Finding, int]:
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count them, no device is to be opened
     counts = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    finding = findings.gpus(
+    diagnosis = diagnoses.gpus(
         wants_none=config.gpus == "none",
         cards=_cards(),
         driver=sensors.driver(),
@@ -211,8 +211,8 @@ def _gpus(config: PeerConfig) -> tuple[Finding, int]:
     try:
         devices = choose_devices(config.gpus, config.workers, config.cpu_threads)
     except UserError as error:
-        return Finding("GPUs", State.BAD, str(error)), 0
-    return finding, 0 if devices.is_in_process else len(devices.workers)
+        return Diagnosis("GPUs", State.BAD, str(error)), 0
+    return diagnosis, 0 if devices.is_in_process else len(devices.workers)
 
 
 def _cards() -> int:
@@ -226,16 +226,16 @@ def _cards() -> int:
     return count
 
 
-def _key(directory: Path) -> Finding:
+def _key(directory: Path) -> Diagnosis:
     path = directory / IDENTITY
     if not path.exists():
-        return Finding("key", State.NOTE, f"none yet: the first manta-peer join makes {path}")
+        return Diagnosis("key", State.NOTE, f"none yet: the first manta-peer join makes {path}")
     try:
         load_identity(path)
     except MantaError as error:
-        return Finding("key", State.BAD, str(error))
+        return Diagnosis("key", State.BAD, str(error))
     running = ", and a peer runs with it" if is_running(directory) else ""
-    return Finding("key", State.GOOD, f"{path}{running}", "keep a copy: manta-peer identity backup FILE")
+    return Diagnosis("key", State.GOOD, f"{path}{running}", "keep a copy: manta-peer identity backup FILE")
 
 
 def _usable_threads() -> int:

@@ -21,7 +21,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import short_name
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.finding import fetch_checked_manifest
+from manta_swarm.peer.contact.entering import fetch_checked_manifest
 from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.contact.visiting import visiting_node
 from manta_swarm.protocol.encoding import pack, unpack

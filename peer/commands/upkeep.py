@@ -149,23 +149,23 @@ def _config_of(options: dict[str, Any]) -> "PeerConfig":
 def doctor_command(offline: bool, **options: Any) -> None:
     """Say whether this computer can take part, or what to do. Exit code 0: it can, 1: something is in the way."""
     with clear_errors():
+        from manta_swarm.peer.commands.diagnoses import Diagnosis, exit_code
         from manta_swarm.peer.commands.doctor import of_the_run, of_this_computer
-        from manta_swarm.peer.commands.findings import Finding, exit_code
 
-        config, seen = _config_of(options), list[Finding]()
+        config, seen = _config_of(options), list[Diagnosis]()
 
-        def show(finding: Finding) -> None:
-            seen.append(finding)
-            for line in finding.lines():
+        def show(diagnosis: Diagnosis) -> None:
+            seen.append(diagnosis)
+            for line in diagnosis.lines():
                 click.echo(line)
 
         async def show_run() -> None:
-            async for finding in of_the_run(config):
-                show(finding)
+            async for diagnosis in of_the_run(config):
+                show(diagnosis)
 
         with ending_at_ctrl_c():
-            for finding in of_this_computer(config):
-                show(finding)
+            for diagnosis in of_this_computer(config):
+                show(diagnosis)
         if not offline and exit_code(seen) == 0:
             asyncio.run(show_run())
     sys.exit(exit_code(seen))

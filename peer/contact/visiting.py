@@ -17,7 +17,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.finding import enter, fetch_checked_manifest, start_node
+from manta_swarm.peer.contact.entering import enter, fetch_checked_manifest, start_node
 from manta_swarm.peer.contact.run_locator import find_addresses
 from manta_swarm.peer.store import PeerStore, read_last_run
 from manta_swarm.protocol.footprint import Sizes

@@ -68,7 +68,7 @@ class Listed:
     base: bytes  # digest of the commit that it stands on
 
 
-Finding = Listed | Outcome
+PromiseEvent = Listed | Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +109,26 @@ class Promises:
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
         self._claims: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
-        self._findings: deque[Finding] = deque()  # that asking brought
-        self._has_findings = asyncio.Event()
+        self._events: deque[PromiseEvent] = deque()  # that asking brought
+        self._has_events = asyncio.Event()
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # as in ``Known``, since ``take_known``
         self._dropped: deque[bytes] = deque(maxlen=_REMEMBERED)  # as there
 
     # What was found out.
 
-    def take_findings(self) -> list[Finding]:
-        """Return what asking the log brought since this or ``next_finding`` returned it, the oldest first."""
-        findings = list(self._findings)
-        self._findings.clear()
-        return findings
+    def take_events(self) -> list[PromiseEvent]:
+        """Return what asking the log brought since this or ``next_event`` returned it, the oldest first."""
+        events = list(self._events)
+        self._events.clear()
+        return events
 
-    async def next_finding(self) -> Finding:
+    async def next_event(self) -> PromiseEvent:
         """Return the next thing that asking the log brings, once there is one."""
-        while not self._findings:
-            self._has_findings.clear()
-            await self._has_findings.wait()
-        return self._findings.popleft()
+        while not self._events:
+            self._has_events.clear()
+            await self._has_events.wait()
+        return self._events.popleft()
 
     def take_known(self) -> Known:
         """Return what came to be known since this was called last."""
@@ -139,7 +139,7 @@ class Promises:
 
     # What happened.
 
-    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> tuple[NewCommit | None, list[Finding]]:
+    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> tuple[NewCommit | None, list[PromiseEvent]]:
         """Take note of a commit of the log, and of the contribution in its table with this peer's claim, if that is proven with it.
 
         Returns:
@@ -156,12 +156,12 @@ class Promises:
         if commit.promised is not None:
             assert commit.inclusion_promise is not None
             self.expect(commit.inclusion_promise.round, commit.promised)
-        findings = [] if counted is None else self.see(entry.round, counted)
+        events = [] if counted is None else self.see(entry.round, counted)
         if not commit.is_news:
-            return None, findings
+            return None, events
         self.committed(entry.round)
         is_counted = commit.promised is not None or counted is not None  # perhaps before this start
-        return NewCommit(entry, is_counted, commit.samples_lost), findings
+        return NewCommit(entry, is_counted, commit.samples_lost), events
 
     def expect(self, round_: int, signed: SignedWork, *, is_promised: bool = True) -> None:
         """The round is committed, and the log said that ``signed`` is in its table: perhaps twice, by a listing and a late promise.
@@ -172,16 +172,16 @@ class Promises:
             before = self._expected.get(round_)
             self._expected[round_] = _Expected(signed, is_promised or (before is not None and before.has_inclusion_promise))
 
-    def see(self, round_: int, found: Counted) -> list[Finding]:
+    def see(self, round_: int, found: Counted) -> list[PromiseEvent]:
         """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
-        findings: list[Finding] = [Listed(round_, found.digest, found.contribution.base)]
+        events: list[PromiseEvent] = [Listed(round_, found.digest, found.contribution.base)]
         claims, expected = set(found.contribution.claims), self._expected.get(round_)
         if expected is not None and expected.signed.claim in claims:
             del self._expected[round_]
-            findings.append(self._counted(Outcome(Fate.COUNTED, round_, expected.signed, found)))
+            events.append(self._counted(Outcome(Fate.COUNTED, round_, expected.signed, found)))
         for claim in self._given_up.keys() & claims:
-            findings.append(self._counted(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
-        return findings
+            events.append(self._counted(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
+        return events
 
     def _counted(self, outcome: Outcome) -> Outcome:
         """Remember a contribution that counts, and which one leaves the residual."""
@@ -217,7 +217,7 @@ class Promises:
         """
         is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
         is_expected = any(one.signed.opened.base == base for one in self._expected.values())
-        is_found = any(isinstance(finding, Listed) and finding.base == base for finding in self._findings)
+        is_found = any(isinstance(event, Listed) and event.base == base for event in self._events)
         return is_expected or is_found or (is_wondered and bool(self._wondered))
 
     # Asking.
@@ -256,25 +256,25 @@ class Promises:
                 if faults >= _ASKED_BEFORE_BELIEVED:
                     return self._tell(round_, self._believed(round_))
             else:
-                findings = [] if found is None else self.see(round_, found)
-                return self._tell(round_, [*findings, *self._missed(round_, is_counted=found is not None)])
+                events = [] if found is None else self.see(round_, found)
+                return self._tell(round_, [*events, *self._missed(round_, is_counted=found is not None)])
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, timeouts.LOG_AGAIN_S[1])
 
-    def _tell(self, round_: int, findings: Sequence[Finding]) -> None:
+    def _tell(self, round_: int, events: Sequence[PromiseEvent]) -> None:
         """A round is looked for no more."""
         self._wondered.discard(round_)
-        self._findings.extend(findings)
-        self._has_findings.set()
+        self._events.extend(events)
+        self._has_events.set()
 
-    def _believed(self, round_: int) -> Sequence[Finding]:
+    def _believed(self, round_: int) -> Sequence[PromiseEvent]:
         """Return what is found of a round that the log does not show: what has its inclusion promise is in it."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
         signed = expected.signed
         return Listed(round_, signed.handed_in.digest, signed.opened.base), self._counted(Outcome(Fate.COUNTED, round_, signed))
 
-    def _missed(self, round_: int, *, is_counted: bool) -> Sequence[Finding]:
+    def _missed(self, round_: int, *, is_counted: bool) -> Sequence[PromiseEvent]:
         """Return what is found of a round that has not what was expected of it; ``is_counted``: it has other work of this peer."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()

@@ -18,7 +18,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob, ProvenPiece
 from manta_swarm.network.fetching import fetch_piece
 from manta_swarm.network.sources import Sources
-from manta_swarm.network.wrong_group import Finding, Measure, RightGroup, WrongGroup
+from manta_swarm.network.wrong_group import MeanShape, RightGroup, WrongGroup, WrongMean
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, RemoteFault, Weather
@@ -71,7 +71,7 @@ class Checker:
         self._node = context.node
         self._signed = context.signed
         self._manifest = context.manifest
-        self._measured = Measure(context.num_weights, context.training_spec.coverage)
+        self._shape = MeanShape(context.num_weights, context.training_spec.coverage)
         self._blob_store = context.blob_store
         self._directory = context.store.directory / PROOFS
         self._distribution = spread
@@ -90,7 +90,7 @@ class Checker:
         num_groups = len(self._body_sizes)
         hashes = HASH_BYTES * num_groups if num_groups > 1 else 0
         cost = entry.contributions * (max(self._body_sizes) + hashes + _WEIGHED_BYTES)
-        return self._rng.random() * SHARE * cost < sum(vector_group_sizes(self._measured.num_values))
+        return self._rng.random() * SHARE * cost < sum(vector_group_sizes(self._shape.num_values))
 
     async def check(self, receipt: Receipt, proven: ProvenRound, mean: Blob) -> None:
         """Compute one group of a committed round's mean again.
@@ -107,7 +107,7 @@ class Checker:
             proof = await self._collected(receipt, entry, mean, place)
             if proof is None:
                 return
-            finding = await asyncio.to_thread(proof.check, lambda _: self._measured)
+            wrong = await asyncio.to_thread(proof.check, lambda _: self._shape)
         except RightGroup:
             self.outcomes["right"] += 1
             return
@@ -118,7 +118,7 @@ class Checker:
         self.outcomes["wrong"] += 1
         path = self._directory / f"wrong-group-{entry.round}-{place}.proof"
         await asyncio.to_thread(write_durably, path, pack(proof))
-        raise LogLied(self._story(finding, path))
+        raise LogLied(self._story(wrong, path))
 
     async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
         """Return what would prove a group of the mean wrong, if it is; None: a round before it is not known here."""
@@ -155,9 +155,9 @@ class Checker:
             rng=self._rng,
         )
 
-    def _story(self, finding: Finding, path: Path) -> str:
-        names = ", ".join(key.hex() for key in finding.operators)
+    def _story(self, wrong: WrongMean, path: Path) -> str:
+        names = ", ".join(key.hex() for key in wrong.operators)
         return (
-            f"the log signed by {names} committed a wrong mean in round {finding.round} (group {finding.place}): "
-            f"nobody can go on from it; the proof is in {path}, show it to the others of run {finding.run.hex()}"
+            f"the log signed by {names} committed a wrong mean in round {wrong.round} (group {wrong.place}): "
+            f"nobody can go on from it; the proof is in {path}, show it to the others of run {wrong.run.hex()}"
         )

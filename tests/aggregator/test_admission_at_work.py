@@ -17,7 +17,7 @@ from manta_swarm.network.invitation import Token
 from manta_swarm.network.log_client import HandIn, LogClient
 from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.config import PeerConfig
-from manta_swarm.peer.contact.finding import NotThere, enter
+from manta_swarm.peer.contact.entering import NotThere, enter
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionProof, AdmissionRule, role_shown
 from manta_swarm.protocol.encoding import pack, unpack

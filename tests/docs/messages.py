@@ -68,7 +68,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # by record, or by module and record; of 
 
 def kinds() -> list[type]:
     """Return the classes of records; one that is asked for a measure, but is none, has the place of the one that is signed."""
-    return [kind for kind in records() if kind is not wrong_group.Measure and kind is not Measure] + [Measure]
+    return [kind for kind in records() if kind is not wrong_group.MeanShape and kind is not Measure] + [Measure]
 
 
 class Messages:

@@ -11,7 +11,7 @@ from manta_swarm.codec.coding import body_groups, encode, parse
 from manta_swarm.codec.mean import Outcome, outcome
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
-from manta_swarm.network.wrong_group import Measure, WrongGroup
+from manta_swarm.network.wrong_group import MeanShape, WrongGroup
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.merkle import Tree, leaf_hash
 from manta_swarm.protocol.notes import TreeHead, origin, sign_tree_head
@@ -76,8 +76,8 @@ def coverage(_round: int, cohort: str) -> NDArray[np.bool_] | None:
     return None if cohort == "whole" else np.arange(NUM_VALUES) % 3 != len(cohort) % 3
 
 
-def measure(_manifest: Manifest) -> Measure:
-    return Measure(NUM_VALUES, coverage)
+def shape_of(_manifest: Manifest) -> MeanShape:
+    return MeanShape(NUM_VALUES, coverage)
 
 
 def commit(

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import body_groups, encode
 from manta_swarm.network.blobs import ProvenPiece
-from manta_swarm.network.wrong_group import Finding, RightGroup, WrongGroup
+from manta_swarm.network.wrong_group import RightGroup, WrongGroup, WrongMean
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from manta_swarm.protocol.records import commit_digest, entry_of
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.table import weighed_bytes
-from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure, receipt_of
+from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, receipt_of, shape_of
 
 CASES: dict[str, dict[str, Any]] = {
     "sparse": {"ages": [0, 1, 4, 2]},
@@ -37,8 +37,8 @@ def true_proof() -> WrongGroup:
     return case("sparse", is_wrong=True).proof(1)
 
 
-def found_in(data: bytes) -> Finding:
-    return unpack(WrongGroup, data, max_bytes=2**28).check(measure)
+def found_in(data: bytes) -> WrongMean:
+    return unpack(WrongGroup, data, max_bytes=2**28).check(shape_of)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,7 +46,7 @@ def test_a_wrong_group_is_proven_to_anybody_who_has_the_file(name: str) -> None:
     committed = case(name, is_wrong=True)
     found = found_in(pack(committed.proof(1)))
     commit_of = commit_digest(entry_of(committed.entry))
-    assert found == Finding(committed.signed.run, (OPERATOR.public_key,), committed.entry.round, commit_of, 1, 1)
+    assert found == WrongMean(committed.signed.run, (OPERATOR.public_key,), committed.entry.round, commit_of, 1, 1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -54,11 +54,11 @@ def test_a_true_group_never_is(name: str) -> None:
     right = case(name, is_wrong=False)
     for place in range(3):
         with pytest.raises(RightGroup, match="is what its table comes to"):
-            right.proof(place).check(measure)
+            right.proof(place).check(shape_of)
     wrong = case(name, is_wrong=True)
     for place in (0, 2):
         with pytest.raises(RightGroup):
-            wrong.proof(place).check(measure)
+            wrong.proof(place).check(shape_of)
 
 
 def test_the_least_bit_is_enough() -> None:
@@ -66,7 +66,7 @@ def test_the_least_bit_is_enough() -> None:
     value = right.outcome.mean.copy().view("<u4")
     value[5] ^= 1
     lied = commit(**CASES["sparse"], wrong={5: float(value.view("<f4")[5])})
-    assert lied.proof(0).check(measure).differs == 1
+    assert lied.proof(0).check(shape_of).differs == 1
 
 
 @given(data=st.data())
@@ -108,7 +108,7 @@ def test_parts_that_do_not_belong_together_prove_nothing() -> None:
     }
     for what, lie in lies.items():
         with pytest.raises(RemoteFault) as raised:
-            lie.check(measure)
+            lie.check(shape_of)
         assert not isinstance(raised.value, RightGroup), what
 
 
@@ -119,22 +119,22 @@ def test_a_body_that_another_made_of_the_same_values_is_no_body_of_the_table() -
     proof = right.proof(0)
     forged = ProvenPiece(bytes(groups[0]), proof.bodies[0].proof)
     with pytest.raises(ProofError, match="another root"):
-        replace(proof, bodies=(forged, *proof.bodies[1:])).check(measure)
+        replace(proof, bodies=(forged, *proof.bodies[1:])).check(shape_of)
 
 
 def test_only_the_operator_of_the_manifest_can_be_found_out() -> None:
     stranger = Identity(sha256(b"stranger"))
     with pytest.raises(SignatureError):
-        commit(**CASES["sparse"], wrong=WRONG, signer=stranger).proof(1).check(measure)
+        commit(**CASES["sparse"], wrong=WRONG, signer=stranger).proof(1).check(shape_of)
     lied = case("sparse", is_wrong=True)
     with pytest.raises(RemoteFault):
-        replace(lied.proof(1), receipt=receipt_of(replace(lied.entry, run=sha256(b"another")))).check(measure)
+        replace(lied.proof(1), receipt=receipt_of(replace(lied.entry, run=sha256(b"another")))).check(shape_of)
 
 
 def test_a_round_before_the_first_there_is_none() -> None:
     first = case("the first round", is_wrong=True)
     with pytest.raises(ProofError, match="follows"):
-        replace(first.proof(1), before=(entry_of(first.entry),)).check(measure)
+        replace(first.proof(1), before=(entry_of(first.entry),)).check(shape_of)
     with pytest.raises(ValueError, match="too many"):
         replace(first.proof(1), before=(b"",) * 6)
     assert case("sparse", is_wrong=True).entry.round == ROUND

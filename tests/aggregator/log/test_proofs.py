@@ -13,7 +13,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.notes import parse_tree_head, sign_tree_head
 from manta_swarm.protocol.signing import Identity, peer_name
-from tests.network.committed import commit, measure
+from tests.network.committed import commit, shape_of
 from tests.protocol import test_histories as alone
 from tests.protocol.test_operators import FOUR, HEAD, OTHER, SIGNED, note_of
 
@@ -91,7 +91,7 @@ def test_heads_that_an_honest_log_signed_accuse_nobody_however_they_are_put_toge
 
 
 def test_a_group_of_a_mean_that_is_right_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "_measure", measure)  # of a mean of fewer values than any supernet has
+    monkeypatch.setattr(proofs, "_shape_of", shape_of)  # of a mean of fewer values than any supernet has
     right, wrong = commit([0, 1]), commit([0, 1], wrong={0: 0.5})
     assert_accuses_nobody(checked(tmp_path / "wrong-group-3-0.proof", right.proof(0)), NOTHING_PROVEN, "is what its table comes to")
     assert checked(tmp_path / "wrong-group-3-0.proof", wrong.proof(0)).exit_code == PROVEN

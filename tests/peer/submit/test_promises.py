@@ -11,7 +11,7 @@ import pytest
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import Counted
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.submit.promises import Fate, Finding, Known, Listed, Outcome, Promises
+from manta_swarm.peer.submit.promises import Fate, Known, Listed, Outcome, PromiseEvent, Promises
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import Ledger
@@ -51,14 +51,14 @@ class Seen:
 
     def look_again(self) -> None:
         """Take what was found out meanwhile."""
-        self._take(self.promises.take_findings())
+        self._take(self.promises.take_events())
 
-    def _take(self, findings: list[Finding]) -> None:
-        for finding in findings:
-            if isinstance(finding, Outcome):
-                self.outcomes.append(finding)
+    def _take(self, events: list[PromiseEvent]) -> None:
+        for event in events:
+            if isinstance(event, Outcome):
+                self.outcomes.append(event)
             else:
-                self.listed.append(finding)
+                self.listed.append(event)
 
     def _of(self, fate: Fate) -> list[Outcome]:
         self.look_again()
@@ -281,13 +281,13 @@ async def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is
 
 async def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> None:
     async with seen(COUNTED) as found:
-        waiting = asyncio.create_task(found.promises.next_finding())
+        waiting = asyncio.create_task(found.promises.next_event())
         found.promises.expect(1, SIGNED)
         found.promises.look()
         assert await waiting == Listed(1, COUNTED.digest, COUNTED.contribution.base)
-        assert await found.promises.next_finding() == Outcome(Fate.COUNTED, 1, SIGNED, COUNTED)
-        assert found.promises.take_findings() == []
-        waiting = asyncio.create_task(found.promises.next_finding())
+        assert await found.promises.next_event() == Outcome(Fate.COUNTED, 1, SIGNED, COUNTED)
+        assert found.promises.take_events() == []
+        waiting = asyncio.create_task(found.promises.next_event())
         await asyncio.sleep(1)
         assert not waiting.done()
         waiting.cancel()

@@ -19,7 +19,7 @@ from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
-from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
+from tests.network.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, shape_of
 from tests.peer.contexts import context_of
 
 OWN, HOLDER, LIAR = (PublicKey(sha256(b"node %d" % number)) for number in range(3))
@@ -106,7 +106,7 @@ async def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(
         await scene.check(checker)
     (path,) = (tmp_path / "proofs").iterdir()
     assert str(path) in str(raised.value)
-    found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(measure)
+    found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(shape_of)
     assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
     assert checker.outcomes == {"wrong": 1}
 

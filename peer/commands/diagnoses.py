@@ -1,4 +1,4 @@
-"""What manta-peer doctor finds, and what each finding means: pure judgements of figures, each with what to do about it."""
+"""What manta-peer doctor finds, and what each diagnosis means: pure judgements of figures, each with what to do about it."""
 
 import enum
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at."""
 
     what: str
@@ -39,14 +39,14 @@ class Finding:
         return [first, f"      -> {self.remedy}"] if self.remedy else [first]
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(diagnoses: Iterable[Diagnosis]) -> int:
     """Return 0 where a peer can take part, else 1."""
-    return int(any(finding.state is State.BAD for finding in findings))
+    return int(any(diagnosis.state is State.BAD for diagnosis in diagnoses))
 
 
 def gpus(
     *, wants_none: bool, cards: int, driver: str | None, found: Sequence[Gpu], torch_cuda: str | None, torch_counts: int, version: str
-) -> Finding:
+) -> Diagnosis:
     """Judge the GPUs.
 
     Args:
@@ -60,100 +60,100 @@ def gpus(
     """
     names = ", ".join(f"{gpu.name}{_memory(gpu)}" for gpu in found)
     if wants_none:
-        return Finding("GPUs", State.GOOD, "none is to compute, as the settings say")
+        return Diagnosis("GPUs", State.GOOD, "none is to compute, as the settings say")
     if not found and not cards:
-        return Finding("GPUs", State.NOTE, "there is no NVIDIA GPU: the CPU computes")
+        return Diagnosis("GPUs", State.NOTE, "there is no NVIDIA GPU: the CPU computes")
     if driver is None:
         said = f"there {'is one' if cards == 1 else f'are {cards}'} of NVIDIA, and no driver"
-        return Finding("GPUs", State.BAD, said, "install NVIDIA's driver (nvidia-smi then lists them), or give --gpus none")
+        return Diagnosis("GPUs", State.BAD, said, "install NVIDIA's driver (nvidia-smi then lists them), or give --gpus none")
     if torch_cuda is None:
         remedy = "install torch and torchvision for CUDA, both from the same index (https://pytorch.org/get-started/locally/)"
-        return Finding("GPUs", State.BAD, f"{names}; but this torch ({version}) is built for the CPU", f"{remedy}, or give --gpus none")
+        return Diagnosis("GPUs", State.BAD, f"{names}; but this torch ({version}) is built for the CPU", f"{remedy}, or give --gpus none")
     if torch_counts == 0:
         said = f"{names}; but torch (built for CUDA {torch_cuda}) cannot use them with driver {driver}"
-        return Finding("GPUs", State.BAD, said, "update the driver, look at CUDA_VISIBLE_DEVICES, or give --gpus none")
+        return Diagnosis("GPUs", State.BAD, said, "update the driver, look at CUDA_VISIBLE_DEVICES, or give --gpus none")
     some = "" if torch_counts == len(found) else f"; torch sees {torch_counts} of them (CUDA_VISIBLE_DEVICES?)"
-    return Finding("GPUs", State.GOOD, f"{names}, driver {driver}{some}")
+    return Diagnosis("GPUs", State.GOOD, f"{names}, driver {driver}{some}")
 
 
-def operators(answer: Sequence[bool], quorum: int) -> Finding:
+def operators(answer: Sequence[bool], quorum: int) -> Diagnosis:
     """Judge which of a run's several operators answer; ``quorum`` of them keep its rounds going."""
     there = sum(answer)
     said = f"{there} of {len(answer)} answer"
     if there == len(answer):
-        return Finding("operators", State.GOOD, said)
+        return Diagnosis("operators", State.GOOD, said)
     if there >= quorum:
-        return Finding("operators", State.NOTE, said, "nothing: your peer talks to any of them")
-    return Finding("operators", State.BAD, said, f"rounds need {quorum} of them: ask them whether the run's log is up")
+        return Diagnosis("operators", State.NOTE, said, "nothing: your peer talks to any of them")
+    return Diagnosis("operators", State.BAD, said, f"rounds need {quorum} of them: ask them whether the run's log is up")
 
 
-def memory(available_bytes: int, workers: int) -> Finding:
+def memory(available_bytes: int, workers: int) -> Diagnosis:
     """Judge the free memory for so many worker processes; 0: the peer's own process computes."""
     need = _LEAST_BYTES + workers * _WORKER_BYTES
     said = f"{available_bytes / _GB:.1f} GB are free, a peer takes about {need / _GB:.1f} GB, more where the supernet is large"
     if available_bytes >= need:
-        return Finding("memory", State.GOOD, said)
-    return Finding("memory", State.BAD, said, "close something, give fewer --workers, or take part with --light, which needs 0.3 GB")
+        return Diagnosis("memory", State.GOOD, said)
+    return Diagnosis("memory", State.BAD, said, "close something, give fewer --workers, or take part with --light, which needs 0.3 GB")
 
 
-def disk(free_bytes: int, directory: str) -> Finding:
+def disk(free_bytes: int, directory: str) -> Diagnosis:
     """Judge the free space where the peer's files are."""
     said = f"{free_bytes / _GB:.1f} GB are free at {directory}"
     if free_bytes < _LEAST_DISK:
-        return Finding("disk", State.BAD, said, "make room, or choose another --dir: what is trained is kept there until it is handed in")
+        return Diagnosis("disk", State.BAD, said, "make room, or choose another --dir: what is trained is kept there until it is handed in")
     if free_bytes < _SOME_DISK:
-        return Finding("disk", State.NOTE, said, "a large supernet needs more")
-    return Finding("disk", State.GOOD, said)
+        return Diagnosis("disk", State.NOTE, said, "a large supernet needs more")
+    return Diagnosis("disk", State.GOOD, said)
 
 
-def room(free_bytes: int, lacking_bytes: int, directory: str) -> Finding:
+def room(free_bytes: int, lacking_bytes: int, directory: str) -> Diagnosis:
     """Judge whether there is room for what a run makes this peer keep; ``lacking_bytes`` of it are not there yet."""
     said = f"the run takes about {lacking_bytes / _GB:.2f} GB more at {directory}, where {free_bytes / _GB:.1f} GB are free"
     if free_bytes - lacking_bytes >= _LEAST_DISK:
-        return Finding("disk for the run", State.GOOD, said)
+        return Diagnosis("disk for the run", State.GOOD, said)
     remedy = "make room, or choose another --dir: a peer whose disk is full ends (manta-peer about says what takes how much)"
-    return Finding("disk for the run", State.BAD, said, remedy)
+    return Diagnosis("disk for the run", State.BAD, said, remedy)
 
 
-def threads(usable: int, there: int, wanted: int | None) -> Finding:
+def threads(usable: int, there: int, wanted: int | None) -> Diagnosis:
     """Judge the threads: those that this process may run on, those of the computer, and those of the settings."""
     said = f"{usable} can be used" + (f" of {there}" if there != usable else "")
     if wanted is not None and wanted > usable:
-        return Finding(
+        return Diagnosis(
             "threads", State.NOTE, f"{said}, the settings say {wanted}", f"give --cpu-threads {usable}: more wait for each other"
         )
-    return Finding("threads", State.GOOD, said + ("" if wanted is None else f", {wanted} are to compute"))
+    return Diagnosis("threads", State.GOOD, said + ("" if wanted is None else f", {wanted} are to compute"))
 
 
-def files(limit: int | None) -> Finding:
+def files(limit: int | None) -> Diagnosis:
     """Judge how many files this process may have open."""
     if limit is None or limit >= _LEAST_FILES:
-        return Finding("open files", State.GOOD, "as many as needed" if limit is None else f"up to {limit}")
-    return Finding("open files", State.BAD, f"up to {limit}, which is too few for calls of others", "raise it: ulimit -n 1024")
+        return Diagnosis("open files", State.GOOD, "as many as needed" if limit is None else f"up to {limit}")
+    return Diagnosis("open files", State.BAD, f"up to {limit}, which is too few for calls of others", "raise it: ulimit -n 1024")
 
 
-def clock(ahead_s: float, took_s: float) -> Finding:
+def clock(ahead_s: float, took_s: float) -> Diagnosis:
     """Judge how far the log's clock is ahead of this computer's, asked in so long a time."""
     behind = "behind" if ahead_s > 0 else "ahead of"
     said = (
         f"{abs(ahead_s):.1f} s {behind} the log's" if abs(ahead_s) > took_s / 2 else f"the log's, to within {max(took_s / 2, 0.01):.2f} s"
     )
     if abs(ahead_s) - took_s / 2 <= _CLOCK_S:
-        return Finding("clock", State.GOOD, said)
+        return Diagnosis("clock", State.GOOD, said)
     remedy = "set it by the network (timedatectl set-ntp true): others do not find a peer whose clock is more than 3 s off"
-    return Finding("clock", State.BAD, said, remedy)
+    return Diagnosis("clock", State.BAD, said, remedy)
 
 
-def aggregator(address: str, answers: bool, took_s: float | None) -> Finding:
+def aggregator(address: str, answers: bool, took_s: float | None) -> Diagnosis:
     """Judge one of the run's addresses; ``took_s``: to the log and back."""
     if not answers:
         remedy = "is it the whole address? does the aggregator run, and is its port open? does this network let TCP out?"
-        return Finding("aggregator", State.BAD, f"{address} does not answer", remedy)
+        return Diagnosis("aggregator", State.BAD, f"{address} does not answer", remedy)
     if took_s is not None and took_s > _SLOW_S:
-        return Finding(
+        return Diagnosis(
             "aggregator", State.NOTE, f"{address} answers after {took_s:.1f} s", "a slow line; it may do, with a run of long rounds"
         )
-    return Finding("aggregator", State.GOOD, f"{address} answers" + ("" if took_s is None else f" within {1000 * took_s:.0f} ms"))
+    return Diagnosis("aggregator", State.GOOD, f"{address} answers" + ("" if took_s is None else f" within {1000 * took_s:.0f} ms"))
 
 
 def _memory(gpu: Gpu) -> str:
@@ -163,12 +163,12 @@ def _memory(gpu: Gpu) -> str:
     return f" ({gpu.memory_bytes / _GB:.0f} GB{used})"
 
 
-def travelling(dataset: str, size_bytes: int, limit_bytes: int | None) -> Finding:
+def travelling(dataset: str, size_bytes: int, limit_bytes: int | None) -> Diagnosis:
     """Judge a data set whose shards come from other peers."""
     size = f"{size_bytes / _GB:,.2f} GB"
     if limit_bytes is None or size_bytes <= limit_bytes:
-        return Finding("data", State.GOOD, f"{dataset}, {size}, comes from other peers at the first start")
+        return Diagnosis("data", State.GOOD, f"{dataset}, {size}, comes from other peers at the first start")
     said = (
         f"{dataset}, {size}, comes from other peers, of which --data-limit allows {limit_bytes / _GB:,.2f} GB: training draws from a part"
     )
-    return Finding("data", State.NOTE, said, "with a larger --data-limit more of it is trained on here")
+    return Diagnosis("data", State.NOTE, said, "with a larger --data-limit more of it is trained on here")
