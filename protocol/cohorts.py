@@ -22,7 +22,7 @@ _MAX_BARE = _MAX_NAME - len(".size-1")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OwnCohort:
     """A cohort as one of its members sees it: what it goes by for all of its work on a base."""
 
     name: str  # with its size, as claims have it

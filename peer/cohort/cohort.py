@@ -33,7 +33,7 @@ from manta_swarm.peer.cohort.messages import (
 )
 from manta_swarm.peer.cohort.roster import Rosters
 from manta_swarm.peer.context import RunContext
-from manta_swarm.protocol.cohorts import AFFINITY, Group
+from manta_swarm.protocol.cohorts import AFFINITY, OwnCohort
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS, MAX_OPEN_MS
@@ -47,7 +47,7 @@ class Grouped(Protocol):
     """Knows which cohort a peer is of (``peer.cohort.cohort_membership.CohortMembership``)."""
 
     @property
-    def group(self) -> Group:
+    def own_cohort(self) -> OwnCohort:
         """The cohort at present."""
 
 
@@ -88,8 +88,8 @@ class Cohort:
             self._rosters = Rosters(self._service)
 
     @property
-    def _group(self) -> Group:
-        return Group(self._name) if self._cohort_membership is None else self._cohort_membership.group
+    def _own_cohort(self) -> OwnCohort:
+        return OwnCohort(self._name) if self._cohort_membership is None else self._cohort_membership.own_cohort
 
     async def start(self) -> None:
         """Answer cohort peers from now on."""
@@ -119,23 +119,25 @@ class Cohort:
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the cohort peers known again: to be called after each look."""
         if self._service is not None:
-            await self._service.cohort_peers.meet((*self._neighbours.at_meeting(), *(self._group.members or ())), self._neighbours.period_s)
+            await self._service.cohort_peers.meet(
+                (*self._neighbours.at_meeting(), *(self._own_cohort.members or ())), self._neighbours.period_s
+            )
 
     def cohort_peers(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""
         if self._service is None:
             return ()
-        members = self._group.members
+        members = self._own_cohort.members
         return tuple(key for key in self._service.cohort_peers.fresh() if members is None or key in members)
 
-    async def convene(self, base: CommitRef, microbatch_ms: int, left_ms: float, group: Group | None = None) -> CohortSession:
+    async def convene(self, base: CommitRef, microbatch_ms: int, left_ms: float, own_cohort: OwnCohort | None = None) -> CohortSession:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
 
         Args:
             base: whose state this peer holds.
             microbatch_ms: median duration of its microbatches; 0 or 1: not known.
             left_ms: until what was learnt has to be gathered, to be coded and handed in.
-            group: the cohort, for all of this work; None: that at present.
+            own_cohort: the cohort, for all of this work; None: that at present.
         """
         self._cohort_session.close()
         self._before.forget()
@@ -144,7 +146,7 @@ class Cohort:
         if self._service is None or left_ms <= 0:
             return before
         cohort_session = await self._rosters.find(
-            base, min(max(microbatch_ms, 0), MAX_MICROBATCH_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group
+            base, min(max(microbatch_ms, 0), MAX_MICROBATCH_MS), min(left_ms, float(MAX_OPEN_MS)), own_cohort or self._own_cohort
         )
         if self._cohort_session is before:
             self._cohort_session = cohort_session

@@ -25,7 +25,7 @@ from manta_swarm.protocol.affinity import (
     cohorts,
     first_name,
 )
-from manta_swarm.protocol.cohorts import AFFINITY, ALL, NUM_SIZES, Group, sized_name
+from manta_swarm.protocol.cohorts import AFFINITY, ALL, NUM_SIZES, OwnCohort, sized_name
 from manta_swarm.protocol.signing import PublicKey, peer_name
 
 _SHOWN = 3  # landmarks
@@ -96,9 +96,9 @@ class CohortMembership:
         self._expected: frozenset[bytes] = frozenset()  # who is to be of this peer's cohort, as far as it can tell
 
     @property
-    def group(self) -> Group:
+    def own_cohort(self) -> OwnCohort:
         """The cohort at present: what work that begins now goes by."""
-        return Group(sized_name(self.name, self.size), self._members)
+        return OwnCohort(sized_name(self.name, self.size), self._members)
 
     @property
     def own_size(self) -> int:
@@ -132,18 +132,18 @@ class CohortMembership:
         """Return the others of the cohort: where a token decides those who proved it."""
         return self._neighbours.near() if self._members is None else self._members
 
-    def regroup(self) -> bool:
+    def update(self) -> bool:
         """Find the cohort that follows from what is announced by now; return if its name, its size or who is to be in it changed.
 
         The name is for this peer alone to say, for others may know others: of its cohort are those who announced the name as well. To be
         called after each look, and announced at once: others would go by the name of before.
         """
-        before = self.group.name, self._expected
+        before = self.own_cohort.name, self._expected
         if self._choice is Choice.AFFINITY:
             self._find_cohort()
         if self._sizing is not None:
             self._find_size()
-        return (self.group.name, self._expected) != before
+        return (self.own_cohort.name, self._expected) != before
 
     def _find_cohort(self) -> None:
         own = Placed(self._key, self.name, self.position())  # as it stands now; others hear of it at the next announcement

@@ -11,7 +11,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.cohort_session import TROUBLE, CohortSession, MemberSession, Service
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
@@ -48,7 +48,7 @@ class Rosters:
         self._search = object()  # for a place, the newest
         self._round = 0  # of the work that a place is held for, or looked for
         self._base = b""
-        self._group = Group("")  # the cohort on that base
+        self._own_cohort = OwnCohort("")  # the cohort on that base
         self._founder: PublicKey | None = None  # who is being asked
         self._roster: FounderSession | None = None  # this peer's own
         self._settled: Place | None = None  # what cohort peers are told where there is neither
@@ -60,10 +60,10 @@ class Rosters:
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
-    async def find(self, base: CommitRef, microbatch_ms: int, left_ms: float, group: Group) -> CohortSession:
+    async def find(self, base: CommitRef, microbatch_ms: int, left_ms: float, own_cohort: OwnCohort) -> CohortSession:
         """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
         search = self._search = object()
-        self._round, self._base, self._group = base.round + 1, base.commit, group
+        self._round, self._base, self._own_cohort = base.round + 1, base.commit, own_cohort
         self._founder, self._roster, self._settled = None, None, None
         cohort_session: CohortSession | None = None
         try:
@@ -79,7 +79,7 @@ class Rosters:
     def _cohort_peers(self) -> set[PublicKey]:
         """Return who proved that it is a cohort peer and is in this peer's cohort, as far as is known."""
         fresh = set(self._service.cohort_peers.fresh())
-        return fresh if self._group.members is None else fresh & self._group.members
+        return fresh if self._own_cohort.members is None else fresh & self._own_cohort.members
 
     # Asking a founder.
 
@@ -114,7 +114,7 @@ class Rosters:
         self._founder = founder
         self._answer_all()
         timeout_ms = max(0, round(until_ms - self._service.now_ms()))
-        request = pack(Join(base.commit, base.round + 1, microbatch_ms, timeout_ms, self._group.name))
+        request = pack(Join(base.commit, base.round + 1, microbatch_ms, timeout_ms, self._own_cohort.name))
         try:
             answer = await self._service.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + timeouts.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
@@ -144,7 +144,7 @@ class Rosters:
             return None
         expected = {key for key in self._cohort_peers() if not service.silence.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
-        self._roster = FounderSession(service, base, self._group.name, expected, until_ms, timetable, self._durations)
+        self._roster = FounderSession(service, base, self._own_cohort.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:
@@ -174,7 +174,7 @@ class Rosters:
             return  # this peer will be there in a moment, perhaps
         if (join.round, join.base) != (self._round, self._base):
             asking.say(_LATE)
-        elif join.cohort != self._group.name:
+        elif join.cohort != self._own_cohort.name:
             asking.say(_OTHER_COHORT)
         elif self._roster is not None:
             if not asking.answer.done():

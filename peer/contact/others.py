@@ -85,11 +85,11 @@ class Announcer:
         """
         pause_s = timeouts.FIRST_LOOKS_S
         while True:
-            is_new, group = False, self._cohort_membership.group
+            is_new, own_cohort = False, self._cohort_membership.own_cohort
             try:
                 await self._cohort_membership.measure(own_networks()[0])
                 await self._neighbours.look()
-                is_new = self._cohort_membership.regroup()
+                is_new = self._cohort_membership.update()
                 await self._announce()
                 await self._neighbours.tell(self._cohort_membership.expected)
                 if self._local is not None:
@@ -98,7 +98,7 @@ class Announcer:
                 await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
-            self._show_cohort_membership(is_new=self._cohort_membership.group != group)
+            self._show_cohort_membership(is_new=self._cohort_membership.own_cohort != own_cohort)
             if await self._node.addresses() != self._listens_at:
                 self._again.set()
             pause_s = timeouts.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)

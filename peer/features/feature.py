@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.rounds import CommitRef
 
@@ -101,7 +101,7 @@ class Feature:
         """Whether others compute microbatches for this peer."""
         return False
 
-    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession | None:
+    async def take_place(self, base: CommitRef, own_cohort: OwnCohort, kept_ms: float) -> CohortSession | None:
         """Return the place of this peer in a roster of the feature's own for its work on ``base``; None: it has none.
 
         ``kept_ms`` of the round's time are kept for coding and handing in.
@@ -220,10 +220,10 @@ class Features(Feature):
         """See ``Feature``."""
         return any(one.has_helpers for one in self._all)
 
-    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession | None:
+    async def take_place(self, base: CommitRef, own_cohort: OwnCohort, kept_ms: float) -> CohortSession | None:
         """Return the place that the first feature gives that has one."""
         for one in self._all:
-            if (cohort_session := await one.take_place(base, group, kept_ms)) is not None:
+            if (cohort_session := await one.take_place(base, own_cohort, kept_ms)) is not None:
                 return cohort_session
         return None
 

@@ -13,7 +13,7 @@ from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.submit.submitter import LAST_PART, Submitter
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.trainer import LocalTrainer
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.rounds import CommitRef, PeerStage
@@ -65,18 +65,18 @@ class TrainingLoop:
         if not await self._load_weights(base):
             return
         self._trainer.begin(base)
-        group = self._others.cohort_membership.group  # for all of this work, whatever it will be by its end
-        cohort_session = asyncio.create_task(self._take_place(base, group))
+        own_cohort = self._others.cohort_membership.own_cohort  # for all of this work, whatever it will be by its end
+        cohort_session = asyncio.create_task(self._take_place(base, own_cohort))
         try:
             if self._features.is_lease_only and not await unless_set(
                 self._progress.changed, self._features.has_something_back(cohort_session)
             ):
                 await wait_within(self._progress.changed, _LEASE_AGAIN_S)
                 return
-            done = await self._trainer.train(base, self._states.held, group.name, cohort_session)
+            done = await self._trainer.train(base, self._states.held, own_cohort.name, cohort_session)
         finally:
             cohort_session.cancel()
-            self._trainer.end(base, group.name)
+            self._trainer.end(base, own_cohort.name)
         if done is None and cohort_session.done() and not cohort_session.cancelled():
             cohort_session.result().nothing_learnt()
             if cohort_session.result().may_be_listed:
@@ -91,7 +91,7 @@ class TrainingLoop:
             else:
                 self._context.live_status.add(samples_lost=self._machine.discard())
 
-    async def _take_place(self, base: CommitRef, group: Group) -> CohortSession:
+    async def _take_place(self, base: CommitRef, own_cohort: OwnCohort) -> CohortSession:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         context, progress = self._context, self._progress
         if progress.machine.stage is not PeerStage.WORKING or base.round < progress.newest_round:
@@ -99,10 +99,10 @@ class TrainingLoop:
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         whole_ms, took_ms = progress.open_ms(context.manifest), self._submitter.took_ms
         kept_ms = whole_ms / LAST_PART + (whole_ms / LAST_PART if took_ms is None else took_ms)
-        if (cohort_session := await self._features.take_place(base, group, kept_ms)) is not None:
+        if (cohort_session := await self._features.take_place(base, own_cohort, kept_ms)) is not None:
             return cohort_session
         left_ms = self._pace.left_ms(context.clock.now_ms()) - kept_ms
-        return await self._others.cohort.convene(base, self._pace.microbatch_ms, left_ms, group)
+        return await self._others.cohort.convene(base, self._pace.microbatch_ms, left_ms, own_cohort)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""

@@ -15,7 +15,7 @@ from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
-from manta_swarm.protocol.cohorts import AFFINITY, Group
+from manta_swarm.protocol.cohorts import AFFINITY, OwnCohort
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
 from manta_swarm.protocol.rounds import CommitRef
@@ -102,7 +102,7 @@ class CohortPeer:
         self.name = name
         self.endpoint = band.network.endpoint(self.key)
         self.neighbours = Neighbours(self.endpoint, RUN, LOOP_CLOCK)
-        self.group = Group(name)
+        self.own_cohort = OwnCohort(name)
         membership = Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token)
         context = context_in(self.endpoint, self.identity, band.manifest, LOOP_CLOCK)
         self.cohort = Cohort(context, membership, self.neighbours, self, LinksInMemory(self.endpoint))

@@ -61,7 +61,7 @@ class Region:
             cohort_membership, neighbours = self.companies[key], self.neighbours[key]
             await cohort_membership.measure([])
             await neighbours.look()
-            cohort_membership.regroup()
+            cohort_membership.update()
             await neighbours.announce(cohort=cohort_membership.name, round_=0, position=cohort_membership.position())
             await neighbours.tell(cohort_membership.expected)
             if cohort_membership.name != (before := self._told.get(key, "")):
@@ -74,7 +74,7 @@ class Region:
         """Return by cohort who is in it as its members see it."""
         found: dict[str, set[frozenset[PublicKey]]] = defaultdict(set)
         for key, cohort_membership in self.companies.items():
-            found[cohort_membership.name].add(frozenset({key, *(cohort_membership.group.members or ())}))
+            found[cohort_membership.name].add(frozenset({key, *(cohort_membership.own_cohort.members or ())}))
         return found
 
     def sizes(self) -> list[int]:

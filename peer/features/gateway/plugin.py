@@ -21,7 +21,7 @@ from manta_swarm.peer.features.gateway.service import Entrance, GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.submit.promises import Outcome
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import grace_ms
 from manta_swarm.protocol.light import why_no_leases
@@ -82,7 +82,7 @@ class Gateway(Feature):
         """Whether light contributors compute for this peer."""
         return self.is_lease_only or self._service.has_contributors
 
-    async def take_place(self, base: CommitRef, group: Group, kept_ms: float) -> CohortSession:
+    async def take_place(self, base: CommitRef, own_cohort: OwnCohort, kept_ms: float) -> CohortSession:
         """Return the place of this peer's work on a base, for which light contributors get leases from now on."""
         session, context, pace = self._session, self._context, self._progress.pace
         assert session is not None
@@ -92,7 +92,7 @@ class Gateway(Feature):
         lendable = await session.submitter.lendable()
         lent = NOTHING_LENT if lendable is None else Lent(*lendable)
         times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
-        return await self._service.convene(base, session.states.held, group.name, lent, session.features, **times)
+        return await self._service.convene(base, session.states.held, own_cohort.name, lent, session.features, **times)
 
     async def has_something_back(self, cohort_session: "asyncio.Future[CohortSession]") -> bool:
         """See ``GatewayService.has_something_back``."""

@@ -48,7 +48,7 @@ from manta_swarm.peer.cohort.messages import (
     VectorSummary,
     Word,
 )
-from manta_swarm.protocol.cohorts import Group
+from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
@@ -357,9 +357,9 @@ async def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_
         cohort_peers = await band.gather_round(4)
         first, second, third, fourth = cohort_peers
         everybody = frozenset(cohort_peer.key for cohort_peer in cohort_peers)
-        first.group = Group("elsewhere", everybody - {first.key})
+        first.own_cohort = OwnCohort("elsewhere", everybody - {first.key})
         for cohort_peer in (second, third, fourth):
-            cohort_peer.group = Group("here", everybody - {cohort_peer.key})
+            cohort_peer.own_cohort = OwnCohort("here", everybody - {cohort_peer.key})
         cohort_sessions = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
         assert [cohort_session.founder for cohort_session in cohort_sessions] == [first.key, *[second.key] * 3]
         await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
@@ -371,7 +371,9 @@ async def test_only_those_of_the_own_cohort_are_cohort_peers_though_others_prove
     async with band_with(local_steps=2) as band:
         cohort_peers = await band.gather_round(3)
         for cohort_peer, others in zip(cohort_peers, (cohort_peers[1:2], cohort_peers[:1], ()), strict=True):
-            cohort_peer.group = Group("lone" if cohort_peer is cohort_peers[2] else "here", frozenset(other.key for other in others))
+            cohort_peer.own_cohort = OwnCohort(
+                "lone" if cohort_peer is cohort_peers[2] else "here", frozenset(other.key for other in others)
+            )
         assert [cohort_peer.cohort.cohort_peers() for cohort_peer in cohort_peers] == [(cohort_peers[1].key,), (cohort_peers[0].key,), ()]
         assert not any(cohort_peer.neighbours.is_near(cohort_peers[2].key) for cohort_peer in cohort_peers)
         cohort_sessions = await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
@@ -384,7 +386,7 @@ async def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
         first, second = await band.gather_round(2)
         await all_of(first.convene(), second.convene())
         await all_of(first.average(0), second.average(0))
-        first.group = Group("another", frozenset())  # from the next base on
+        first.own_cohort = OwnCohort("another", frozenset())  # from the next base on
         gathered, accepted = await all_of(first.found(), second.hand_over())
         assert gathered is not None and accepted is not None  # noqa: PT018
         assert [claim.open().cohort for claim in gathered.claims] == ["here", "here"]

@@ -61,7 +61,7 @@ class Crowd:
             cohort_membership, neighbours = self.companies[number], self.neighbours[number]
             await cohort_membership.measure([])
             await neighbours.look()
-            cohort_membership.regroup()
+            cohort_membership.update()
             await neighbours.announce(
                 cohort=cohort_membership.name, round_=0, position=cohort_membership.position(), size=cohort_membership.own_size
             )
@@ -91,7 +91,7 @@ async def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> Non
     assert len({*names[:3]}) == len({*names[3:]}) == 1
     for number, cohort_membership in enumerate(crowd.companies):
         others = range(3) if number < 3 else range(3, 6)
-        assert cohort_membership.group.members == {PEERS[other] for other in others if other != number}
+        assert cohort_membership.own_cohort.members == {PEERS[other] for other in others if other != number}
     for _ in range(3):
         await crowd.look()
         assert crowd.names() == names
@@ -115,9 +115,9 @@ async def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
         await crowd.look()
     names = crowd.names()
     assert names[0] == names[1] != names[2] == names[3] == "lab"
-    assert crowd.companies[0].group.members == {PEERS[1]}
-    assert crowd.companies[2].group.members is None
-    assert crowd.companies[3].group.members == frozenset()
+    assert crowd.companies[0].own_cohort.members == {PEERS[1]}
+    assert crowd.companies[2].own_cohort.members is None
+    assert crowd.companies[3].own_cohort.members == frozenset()
     assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 cohort peer with its token"
 
 
@@ -132,7 +132,7 @@ async def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
 async def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> None:
     crowd = await answering(Crowd([choice, OPEN], hosts=[EAST] * 2))
     await crowd.look()
-    assert crowd.companies[0].group.members == frozenset()
+    assert crowd.companies[0].own_cohort.members == frozenset()
     assert crowd.companies[0].why(()).startswith(says)
 
 
@@ -162,18 +162,18 @@ async def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_a
     for _ in range(3):
         await crowd.look([0, 1])
     (name,) = set(crowd.names()[:2])
-    assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
+    assert {cohort_membership.own_cohort.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
     assert crowd.companies[1].why_size() == "3 of 4: its slowest device is this one, --size 3"
     for _ in range(3):
         await crowd.look()
     assert set(crowd.names()) == {name}  # what they meet by is the same whatever the size
-    assert {cohort_membership.group.name for cohort_membership in crowd.companies} == {f"{name}.size-1"}
+    assert {cohort_membership.own_cohort.name for cohort_membership in crowd.companies} == {f"{name}.size-1"}
     assert crowd.companies[0].why_size() == f"1 of 4: its slowest device is that of {peer_name(PEERS[2])[-8:]}"
     assert crowd.companies[2].why_size().startswith("1 of 4: its slowest device is this one")
     await crowd.neighbours[2].withdraw()
     for _ in range(2):
         await crowd.look([0, 1])
-    assert {cohort_membership.group.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
+    assert {cohort_membership.own_cohort.name for cohort_membership in crowd.companies[:2]} == {f"{name}.size-3"}
 
 
 async def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_seen() -> None:
@@ -181,12 +181,12 @@ async def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_h
     for _ in range(3):
         await crowd.look()
     cohort_membership = crowd.companies[0]
-    before = cohort_membership.group.name
+    before = cohort_membership.own_cohort.name
     cohort_membership._sizing = Sizing(PLAN, 32, given=2)
-    assert (cohort_membership.own_size, cohort_membership.group.name) == (2, before)
-    assert cohort_membership.regroup()  # to be announced at once
-    assert cohort_membership.group.name == f"{before}.size-2"
-    assert not cohort_membership.regroup()
+    assert (cohort_membership.own_size, cohort_membership.own_cohort.name) == (2, before)
+    assert cohort_membership.update()  # to be announced at once
+    assert cohort_membership.own_cohort.name == f"{before}.size-2"
+    assert not cohort_membership.update()
 
 
 async def test_who_is_alone_need_not_wait_for_a_look() -> None:
@@ -194,15 +194,15 @@ async def test_who_is_alone_need_not_wait_for_a_look() -> None:
     await crowd.look()
     lone, other = crowd.companies
     lone._sizing = Sizing(PLAN, 32, given=2)
-    assert lone.group.name == "lab.size-2"
+    assert lone.own_cohort.name == "lab.size-2"
     assert lone.why_size() == "2 of 4: --size 2"
-    assert other.group.name == "lab.size-1"  # whoever else goes by that name
+    assert other.own_cohort.name == "lab.size-1"  # whoever else goes by that name
 
 
 async def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
     crowd = await answering(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3))
     for _ in range(3):
         await crowd.look()
-    assert [cohort_membership.group.name for cohort_membership in crowd.companies] == crowd.names()
+    assert [cohort_membership.own_cohort.name for cohort_membership in crowd.companies] == crowd.names()
     assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
     assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}

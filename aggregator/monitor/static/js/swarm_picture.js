@@ -103,18 +103,18 @@ export class SwarmPicture {
     const gave = [...given.values()].filter(Boolean).length;
     this.drawing.setAttribute(
       "aria-label",
-      `${counted(found.shown, "computer")} in ${counted(rafts.length, "group")}; ${gave} gave to the ${found.is_finished ? "last" : "open"} round.`,
+      `${counted(found.shown, "computer")} in ${counted(rafts.length, "cohort")}; ${gave} gave to the ${found.is_finished ? "last" : "open"} round.`,
     );
   }
 }
 
 /** Return {name, members}: the cohorts of several in their order, then all who are alone, as one. */
 function raftsOf(found) {
-  const groups = new Map();
-  found.cohort.forEach((cohort, at) => groups.set(cohort, [...(groups.get(cohort) ?? []), at]));
+  const cohorts = new Map();
+  found.cohort.forEach((cohort, at) => cohorts.set(cohort, [...(cohorts.get(cohort) ?? []), at]));
   const isAlone = ([cohort, members]) => cohort === null || members.length === 1; // null: nothing of it was counted yet
-  const alone = [...groups].filter(isAlone).flatMap(([, members]) => members);
-  const together = [...groups].filter((one) => !isAlone(one)).map(([cohort, members]) => ({ name: found.cohorts[cohort], members }));
+  const alone = [...cohorts].filter(isAlone).flatMap(([, members]) => members);
+  const together = [...cohorts].filter((one) => !isAlone(one)).map(([cohort, members]) => ({ name: found.cohorts[cohort], members }));
   if (alone.length === 1) return [...together, { name: found.cohorts[found.cohort[alone[0]]] ?? "new here", members: alone }];
   return alone.length ? [...together, { name: together.length ? "each alone" : "each by itself", members: alone }] : together;
 }
