@@ -39,7 +39,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.catalog import digits
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.exchange import MAX_COHORT, next_open_ms
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
@@ -62,7 +62,7 @@ class Rounds:
         manifest = config.model_copy(update={"run": config.run.model_copy(update={"rounds": claims + 10_000})})
         self.signed = SignedManifest.sign(manifest.manifest(self.operator, bytes(32), digits()), self.operator)
         self.manifest: Manifest = self.signed.open()
-        self.training_spec: TrainingSpec = AskedTrainingSpec(self.manifest)
+        self.training_spec: TrainingSpec = ManifestTrainingSpec(self.manifest)
         self._keys = sorted((Identity(secrets.token_bytes(32)) for _ in range(keys)), key=lambda one: one.public_key)
         self._base = self.signed.run
         self._open_ms = self.manifest.exchange.first_open_ms
@@ -216,7 +216,7 @@ def reopen(directory: Path, claims: int) -> None:
     """In a process of its own: open the log, and print how long that takes and what memory it has."""
     before = psutil.Process().memory_info().rss
     began, cpu = time.perf_counter(), time.process_time()
-    with Log.open(directory, Identity(SEED), training_spec_of=AskedTrainingSpec):
+    with Log.open(directory, Identity(SEED), training_spec_of=ManifestTrainingSpec):
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
         after = psutil.Process().memory_info().rss
         on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
@@ -232,7 +232,7 @@ def reopen(directory: Path, claims: int) -> None:
 def check(directory: Path, claims: int) -> None:
     """In a process of its own: verify the log, and print how long that takes."""
     began, cpu = time.perf_counter(), time.process_time()
-    found = verify_directory(directory, training_spec_of=AskedTrainingSpec)
+    found = verify_directory(directory, training_spec_of=ManifestTrainingSpec)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     line = f"full verification   {seconds:.1f} s ({cpu_s:.1f} s of CPU), {claims / seconds:,.0f} claims/s of {found.size:,} entries"
     results.say(line, what="full verification", seconds=seconds, cpu_s=cpu_s)
@@ -260,7 +260,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         directory = Path(folder) / "log"
         rounds = Rounds(options.keys, options.claims)
-        with Log.create(directory, rounds.signed, rounds.operator, training_spec_of=AskedTrainingSpec) as log:
+        with Log.create(directory, rounds.signed, rounds.operator, training_spec_of=ManifestTrainingSpec) as log:
             fill(log, rounds, options.keys, options.claims)
             prove(log)
         for name in ("--reopen", "--check"):

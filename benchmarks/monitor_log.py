@@ -13,7 +13,7 @@ from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_datab
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
 from manta_swarm.automl.data.catalog import digits
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Tree, leaf_hash
@@ -39,7 +39,7 @@ class MadeUpRun:
         config = config.model_copy(update={"run": config.run.model_copy(update={"rounds": rounds + 10_000})})
         manifest = config.manifest(self._operator, secrets.token_bytes(32), digits())
         self._signed = SignedManifest.sign(manifest, self._operator)
-        self._training_spec = AskedTrainingSpec(manifest)
+        self._training_spec = ManifestTrainingSpec(manifest)
         self.keys = sorted(secrets.token_bytes(32) for _ in range(peers))
         self._claims = claims
         self._base = self._signed.run

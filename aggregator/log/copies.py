@@ -16,7 +16,7 @@ from manta_swarm.aggregator.log.storage import MANIFEST
 from manta_swarm.aggregator.log.tiles import head_of, read_file
 from manta_swarm.aggregator.log.verify import TrainingSpecOf
 from manta_swarm.aggregator.log.witnessed import WITNESSED
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.cosignatures import Cosignature, cosignatures_of
 from manta_swarm.protocol.errors import NoSuchFile, OtherVersion, RemoteFault, UserError
 from manta_swarm.protocol.ledger import Ledger
@@ -240,7 +240,7 @@ class Check:
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
     """
 
-    def __init__(self, copy: Copy, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> None:
+    def __init__(self, copy: Copy, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> None:
         """Read which run it is of, and its tree head.
 
         Raises:
@@ -303,7 +303,7 @@ class Check:
         )
 
 
-def verify(folder: Path, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> Shown:
+def verify(folder: Path, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> Shown:
     """Return what an export in ``folder`` shows: see ``Check``.
 
     Raises:

@@ -41,7 +41,7 @@ from manta_swarm.aggregator.log.storage import (
     write_manifest,
 )
 from manta_swarm.aggregator.log.verify import RESTORE, Replay, TrainingSpecOf, check_tree_head, held_by, replay
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.ledger import Ledger
@@ -82,7 +82,7 @@ class Log:
 
     @classmethod
     def create(
-        cls, directory: Path, signed: SignedManifest, operator: Identity, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec
+        cls, directory: Path, signed: SignedManifest, operator: Identity, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec
     ) -> "Log":
         """Start the log of a run in ``directory``, which is made where it does not exist.
 
@@ -115,7 +115,7 @@ class Log:
         operator: Identity,
         *,
         run: bytes | None = None,
-        training_spec_of: TrainingSpecOf = AskedTrainingSpec,
+        training_spec_of: TrainingSpecOf = ManifestTrainingSpec,
         on_round: Callable[[Ledger], None] | None = None,
     ) -> "Log":
         """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.

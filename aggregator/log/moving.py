@@ -45,8 +45,8 @@ from manta_swarm.aggregator.log.storage import (
     sqlite_errors,
 )
 from manta_swarm.aggregator.log.verify import Replay, TrainingSpecOf, Verification, check_tree_head, replay, verify_directory
-from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.snapshot import load_snapshot
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, StorageError, UserError
@@ -304,7 +304,7 @@ class Recovered:
     ledger: Ledger
 
 
-def recover(directory: Path, copy: Copy, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> Recovered:
+def recover(directory: Path, copy: Copy, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> Recovered:
     """Get back what the log in ``directory`` lacks and ``copy`` has; durable when this returns.
 
     Raises:

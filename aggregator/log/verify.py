@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
@@ -60,7 +60,7 @@ class Replay:
 
 
 def verify_directory(
-    directory: Path, *, training_spec_of: TrainingSpecOf = AskedTrainingSpec, on_round: Callable[[Ledger], None] | None = None
+    directory: Path, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec, on_round: Callable[[Ledger], None] | None = None
 ) -> Verification:
     """Return what the log in ``directory`` adds up to, everything in it checked; ``on_round`` as in ``replay``.
 
@@ -102,7 +102,7 @@ def _verify(directory: Path, training_spec_of: TrainingSpecOf, on_round: Callabl
 def replay(
     connection: sqlite3.Connection,
     signed: SignedManifest,
-    training_spec_of: TrainingSpecOf = AskedTrainingSpec,
+    training_spec_of: TrainingSpecOf = ManifestTrainingSpec,
     on_round: Callable[[Ledger], None] | None = None,
     held: TreeHead | None = None,
 ) -> Replay:

@@ -23,7 +23,7 @@ from manta_swarm.aggregator.monitor.quality import Evaluations, Pictures
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.notes import TreeHead
@@ -69,7 +69,7 @@ class Update:
 class Sight:
     """Everything that is shown. One event loop has it."""
 
-    def __init__(self, directory: Path, training_spec_of: TrainingSpecOf = AskedTrainingSpec) -> None:
+    def __init__(self, directory: Path, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> None:
         """See the run in ``directory``; nothing is read yet but its manifest.
 
         Raises:

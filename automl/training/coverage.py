@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace, space_named
-from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 
 _REMEMBERED = 256  # of the latest: a table of model-parallel asks for a random architecture for every second row
 
@@ -83,7 +83,7 @@ def _of_ones(supernet_name: str) -> Supernet:
     return supernet
 
 
-class RunTrainingSpec(AskedTrainingSpec):
+class RunTrainingSpec(ManifestTrainingSpec):
     """Implements ``protocol.rewards.TrainingSpec``."""
 
     def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:

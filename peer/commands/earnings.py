@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
 from manta_swarm.peer.credit.payout_receipts import MANIFEST, Kept, load_manifest, load_payout_receipt
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, RUNS, credit_file, newest_file
@@ -142,7 +142,7 @@ def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunE
     try:
         signed = load_manifest(payout_receipts_folder)
         manifest = signed.open()
-        training_spec = AskedTrainingSpec(manifest)
+        training_spec = ManifestTrainingSpec(manifest)
         if folder.parent.name == RUNS and signed.run.hex()[:16] != folder.name:
             raise LedgerError("it is of another run")
     except (MantaError, ValueError) as error:

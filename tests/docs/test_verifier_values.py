@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import Architecture, space_named
-from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.optimizers import decaying
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.automl.training.update import State, next_state, sort_channels
 from manta_swarm.codec.coding import encode, parse
 from manta_swarm.protocol.errors import EncodingError, UserError
@@ -75,9 +75,9 @@ def test_channels_are_sorted_alike(name: str) -> None:
     assert all(map(np.array_equal, values.sort_channels(found, ours), expected))
 
 
-def training_spec_of(name: str, **changes: object) -> tuple[Manifest, AskedTrainingSpec]:
+def training_spec_of(name: str, **changes: object) -> tuple[Manifest, ManifestTrainingSpec]:
     manifest = manifest_of(OPERATOR, supernet=name, costs=cost_table(space_named(name)), seed=7, **changes)
-    return manifest, AskedTrainingSpec(manifest)
+    return manifest, ManifestTrainingSpec(manifest)
 
 
 @every_supernet

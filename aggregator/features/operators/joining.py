@@ -24,8 +24,8 @@ from manta_swarm.aggregator.worker import Worker
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.asked import AskedTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.automl.training.update import State, state_from_pieces, state_piece_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.fetching import fetch
@@ -172,7 +172,7 @@ async def join_from(
             "need the same run file, but for [aggregator], [limits], [monitor] and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
-    ledger = Ledger(signed, AskedTrainingSpec(manifest))
+    ledger = Ledger(signed, ManifestTrainingSpec(manifest))
     for entry in entries:
         ledger.append(entry)
     await take_states(endpoint, directory, ledger, [source])

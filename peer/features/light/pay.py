@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.network.light_pay import LightPay
 from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
@@ -45,7 +45,7 @@ class Pay:
             StorageError: the disk refuses.
         """
         self._manifest, self._run, self._key = signed.open(), signed.run, key
-        self._training_spec = AskedTrainingSpec(self._manifest)
+        self._training_spec = ManifestTrainingSpec(self._manifest)
         self._store = store
         self._live_status = live_status
         self._payout_receipts = PayoutReceiptFolder(store.run_path(signed.run) / PAYOUT_RECEIPTS)

@@ -8,7 +8,7 @@ from manta_swarm.aggregator.monitor import kept, sight, view
 from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.states.opening import OpenedRun
-from manta_swarm.automl.training.asked import AskedTrainingSpec
+from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.admission import PEER, Revocation
 from manta_swarm.protocol.errors import EncodingError, LedgerError
 from manta_swarm.protocol.records import MAX_ENTRY_BYTES, Round
@@ -28,7 +28,7 @@ def view_of(log: Log) -> View:
 
 def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenedRun]) -> None:
     log = played[1].log
-    view = View(played[1].signed, AskedTrainingSpec(log.ledger.manifest))
+    view = View(played[1].signed, ManifestTrainingSpec(log.ledger.manifest))
     view.take(log.entries(0, log.head.size))
     assert (view.round, view.size, view.root()) == (log.ledger.round, log.head.size, log.head.root)
     assert view.reputation.credits() == log.ledger.credits()

@@ -16,7 +16,7 @@ from manta_swarm.protocol.rewards import architecture_cost
 _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for all
 
 
-class AskedTrainingSpec:
+class ManifestTrainingSpec:
     """Implements ``protocol.rewards.TrainingSpec``."""
 
     def __init__(self, manifest: Manifest) -> None:
