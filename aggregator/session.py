@@ -15,7 +15,7 @@ from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import Stopping
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.introduction import introduction, join_lines
-from manta_swarm.aggregator.log.heads import Announcing, TreeHeadService
+from manta_swarm.aggregator.log.tree_heads import TreeHeadPublisher, TreeHeadService
 from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.states.state_keeper import Evaluating
@@ -58,8 +58,8 @@ class Session:
         self.stopping = Stopping(signed.run, self)
         self._committer = next((one.committer for one in features if one.committer is not None), None) or LoneCommitter(context)
         self._evaluating = Evaluating(context.log, context.state_keeper, asked.config.aggregator.evaluate_every)
-        self._heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
-        self._announcing = Announcing(context.node, context.log)
+        self._tree_heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
+        self._tree_head_publisher = TreeHeadPublisher(context.node, context.log)
         self._feed = FeedService(context.endpoint, context.log, self._committer, context.weights, context.clock)
 
     async def serve(self, told: "asyncio.Future[None]") -> None:
@@ -80,13 +80,13 @@ class Session:
         with listed(LocalRun(self._said.run, self._said.name, addresses)):
             sidecars = [asyncio.create_task(_then_wait(one.run(addresses))) for one in self.features if one.is_sidecar]
             works = (
-                self._heads.watch(),
+                self._tree_heads.watch(),
                 self._evaluate(),
                 self._node.watch_daemon(),
                 self._committer.keep(),
                 self._hear(),
                 look.look_on(self),
-                self._announcing.keep(),
+                self._tree_head_publisher.keep(),
                 *(_then_wait(one.run(addresses)) for one in self.features if not one.is_sidecar),
             )
             others = [asyncio.create_task(work) for work in works]
@@ -110,7 +110,7 @@ class Session:
         await self.context.blob_store.serve(endpoint)
         await serve_manifest(endpoint, signed)
         await serve_pings(endpoint)
-        await self._heads.start()
+        await self._tree_heads.start()
         await self._feed.start()
         for feature in self.features:
             await feature.serve()
@@ -131,7 +131,7 @@ class Session:
         """The log has a new round, or is settled."""
         ledger = self.context.ledger
         self._feed.committed()
-        self._announcing.committed()
+        self._tree_head_publisher.committed()
         for feature in self.features:
             feature.on_committed(is_leader=self._committer.writing is not None)
         self.context.settling.look()

@@ -21,9 +21,9 @@ from manta_swarm.peer.limits.limiter import Absences
 from manta_swarm.peer.status import YOU, verdict
 from manta_swarm.peer.submit.promises import Listed, NewCommit, PromiseEvent
 from manta_swarm.peer.submit.submitter import Result, Submitter, show_commit, show_lost, show_outcome
-from manta_swarm.peer.sync.check import Checker
-from manta_swarm.peer.sync.heads import ConsistencyChecker
+from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
+from manta_swarm.peer.sync.spot_checker import SpotChecker
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import CatchingUp, States
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
@@ -75,17 +75,17 @@ class Session:
         neighbours = self._others.neighbours
         self._distribution = BlobDistribution(context, neighbours)
         self.states = States(context, self._distribution)
-        self._checker = Checker(context, self._distribution)
-        self._catching_up = CatchingUp(context, progress, self.states, self._checker)
+        self._spot_checker = SpotChecker(context, self._distribution)
+        self._catching_up = CatchingUp(context, progress, self.states, self._spot_checker)
         self._timing = Timing(context, progress, pool, self.features)
         self._trainer = LocalTrainer(context, progress, pool, self.features, self._timing, sizing)
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
         self._word = OperatorNotice(context)
-        heads = ConsistencyChecker(context, progress)
-        self._split_view_monitor = SplitViewMonitor(context, progress, neighbours, heads)
-        self._subscriber = CommitSubscriber(context, progress, neighbours, heads, trains=trains)
+        consistency_checker = ConsistencyChecker(context, progress)
+        self._split_view_monitor = SplitViewMonitor(context, progress, neighbours, consistency_checker)
+        self._subscriber = CommitSubscriber(context, progress, neighbours, consistency_checker, trains=trains)
 
     # What the log says.
 
@@ -136,7 +136,7 @@ class Session:
         self.progress.lap.mark("wait")
         logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())
         show_commit(self.context.live_status, commit, dict(self.machine.dropped))
-        self._checker.committed(commit.entry)
+        self._spot_checker.committed(commit.entry)
         self.features.on_commit(commit.entry)
         self._look_again()
 

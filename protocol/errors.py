@@ -40,7 +40,7 @@ MantaError
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a microbatch (peer.workers.pool)
 ├── NoUse                 nobody's: what a lease's microbatches gave is not finite (peer.features.light.work)
-├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.sync.check)
+├── LogLied               the operator's: the log committed a mean that is not its table's; stop, show the proof (peer.sync.spot_checker)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
 ├── FoundGuilty           the person's, or their computer's: audits found that the peer's work is not what it says; stop, exit code 4
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.joining, aggregator.local.swarm)

@@ -1,9 +1,9 @@
 """What this peer has earned so far: as the log says, and as far as it computed it itself, from the claims of the rounds that counted it.
 
 Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
-fetched the more rarely the dearer it is, as means are checked (``peer.sync.check``): in a small run for each round, in a large one for
-some, drawn at random. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and
-so do the proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits``
+fetched the more rarely the dearer it is, as means are checked (``peer.sync.spot_checker``): in a small run for each round, in a large one
+for some, drawn at random. What the log says of the others stays its word, and is shown as that. What was found out outlives the program,
+and so do the proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits``
 checks without the log.
 """
 
@@ -20,7 +20,7 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
 from manta_swarm.peer.status import is_guilty
 from manta_swarm.peer.store import PAYOUT_RECEIPTS
-from manta_swarm.peer.sync.check import SHARE
+from manta_swarm.peer.sync.spot_checker import SHARE
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import MantaError, StorageError
 from manta_swarm.protocol.payout_receipts import PayoutReceipt

@@ -16,7 +16,7 @@ from manta_swarm.network.log_proofs import look_up_newest, proof_between
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.sync.heads import ConsistencyChecker
+from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
 from manta_swarm.protocol.histories import Departure, Histories, departure
@@ -34,20 +34,20 @@ logger = logging.getLogger("manta.peer")
 class SplitViewMonitor:
     """Compares what this peer and others see of the run's log."""
 
-    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker) -> None:
+    def __init__(self, context: RunContext, progress: Progress, neighbours: Neighbours, consistency_checker: ConsistencyChecker) -> None:
         """Know what was found to agree at the last time.
 
         Args:
             context: of the run.
             progress: has the newest commits.
             neighbours: the others of the run.
-            heads: hold the log to what it signed, and keep what shows that it does not.
+            consistency_checker: holds the log to what it signed, and keeps what shows that it does not.
         """
         self._node = context.node
         self._run = context.run
         self._log = context.log
         self._neighbours = neighbours
-        self._heads = heads
+        self._consistency_checker = consistency_checker
         self._store = context.store
         self._commits = progress.commits
         self._soon = asyncio.Event()
@@ -99,7 +99,7 @@ class SplitViewMonitor:
         Raises:
             OtherHistory: see ``watch``.
         """
-        newest, is_refused = self._heads.newest, False
+        newest, is_refused = self._consistency_checker.newest, False
         for find in (self._own, self._in_dht, self._of_a_neighbour):
             try:
                 for other in await find(newest):
@@ -125,12 +125,12 @@ class SplitViewMonitor:
 
     async def _compare(self, other: Commitment) -> None:
         """See whether a head is of the history of the one that agreed last; the newer one of the two is that from then on."""
-        self._heads.check_contradiction(other)
+        self._consistency_checker.check_contradiction(other)
         agreed = self.agreed
         if agreed is None:
             self._agree(other)
             return
-        self._heads.check_pair(agreed, other)
+        self._consistency_checker.check_pair(agreed, other)
         older, newer = sorted((agreed, other), key=lambda each: each.proven.tree_head.size)
         before, after = older.proven.tree_head, newer.proven.tree_head
         try:
@@ -140,7 +140,9 @@ class SplitViewMonitor:
             return
         if departure(before, after, proof) is not None:
             await self._ask_for_proof(other)
-            self._heads.accuse(Histories.shown_after(self._heads.manifest, older.receipt, newer.receipt.tree_head, proof))
+            self._consistency_checker.accuse(
+                Histories.shown_after(self._consistency_checker.manifest, older.receipt, newer.receipt.tree_head, proof)
+            )
         if newer is other:
             self._agree(other)
 
@@ -151,11 +153,13 @@ class SplitViewMonitor:
             OtherHistory: it has that one, and does not say how the older leads to it; or somebody holds what proves that it does not.
         """
         await self._ask_for_proof(newer)
-        self._heads.remember(newer)
-        if not await self._heads.compare():
+        self._consistency_checker.remember(newer)
+        if not await self._consistency_checker.compare():
             return  # it went back: that was said, and it is waited for
         if self._refused + 1 >= _TIMEOUT_TIMES:
-            self._heads.accuse(Histories.shown_after(self._heads.manifest, older.receipt, newer.receipt.tree_head))
+            self._consistency_checker.accuse(
+                Histories.shown_after(self._consistency_checker.manifest, older.receipt, newer.receipt.tree_head)
+            )
         raise error
 
     async def _ask_for_proof(self, other: Commitment) -> None:
@@ -174,10 +178,10 @@ class SplitViewMonitor:
         await together(*(ask(key, round_) for key in self._neighbours.some(_ASKED) for round_ in rounds))
 
     def _check_against(self, found: Commitment, other: Commitment) -> None:
-        self._heads.check_contradiction(found)
+        self._consistency_checker.check_contradiction(found)
         for known in (other, self.agreed):
             if known is not None:
-                self._heads.check_pair(known, found)
+                self._consistency_checker.check_pair(known, found)
 
     def _agree(self, newest: Commitment) -> None:
         self.agreed = newest
@@ -188,7 +192,7 @@ class SplitViewMonitor:
 
     async def _tell(self) -> None:
         """Tell neighbours what proves that the log has two histories, if that is proven."""
-        proof = self._heads.proof
+        proof = self._consistency_checker.proof
         if proof is None:
             return
 
@@ -215,7 +219,7 @@ class SplitViewMonitor:
             raise ProofError("a head that does not count is a lie of who signed it, and no history that anybody follows")
         if self._fault is None:
             try:
-                self._heads.accuse(evidence)
+                self._consistency_checker.accuse(evidence)
             except OtherHistory as fault:
                 self._fault = fault
                 self._soon.set()

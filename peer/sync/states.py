@@ -20,7 +20,7 @@ from manta_swarm.codec.vectors import joined, vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.sync.check import Checker
+from manta_swarm.peer.sync.spot_checker import SpotChecker
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
 from manta_swarm.protocol.manifest import Manifest
@@ -271,19 +271,19 @@ class States:
 class CatchingUp:
     """Brings this peer to the newest committed state."""
 
-    def __init__(self, context: RunContext, progress: Progress, states: States, checker: Checker) -> None:
+    def __init__(self, context: RunContext, progress: Progress, states: States, spot_checker: SpotChecker) -> None:
         """Prepare.
 
         Args:
             context: of the run.
             progress: says what is missing, and is told what is held.
             states: fetches it.
-            checker: computes some of it again.
+            spot_checker: computes some of it again.
         """
         self._context = context
         self._progress = progress
         self._states = states
-        self._checker = checker
+        self._spot_checker = spot_checker
         self._checking: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -310,8 +310,8 @@ class CatchingUp:
             return
         self._progress.lap.mark("fetch")
         commitment = commits.commitment(target.round)
-        if mean is not None and commitment is not None and self._checker.wants(commitment.proven.round):
-            self._checking.add(check := tasks.create_task(self._checker.check(commitment.receipt, commitment.proven, mean)))
+        if mean is not None and commitment is not None and self._spot_checker.wants(commitment.proven.round):
+            self._checking.add(check := tasks.create_task(self._spot_checker.check(commitment.receipt, commitment.proven, mean)))
             check.add_done_callback(self._checking.discard)
         first = machine.held is None
         machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._progress.open_ms(self._context.manifest))

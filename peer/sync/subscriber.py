@@ -17,7 +17,7 @@ from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, F
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.sync.heads import ConsistencyChecker
+from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, MantaError, OtherHistory, Unreachable
 from manta_swarm.protocol.signing import PublicKey
@@ -66,7 +66,13 @@ class CommitSubscriber:
     """Learns of commits, whichever way is first. All methods run in one event loop."""
 
     def __init__(
-        self, context: RunContext, progress: Progress, neighbours: Neighbours, heads: ConsistencyChecker, *, trains: bool = True
+        self,
+        context: RunContext,
+        progress: Progress,
+        neighbours: Neighbours,
+        consistency_checker: ConsistencyChecker,
+        *,
+        trains: bool = True,
     ) -> None:
         """Prepare; ``start`` answers others from then on.
 
@@ -74,7 +80,7 @@ class CommitSubscriber:
             context: of the run.
             progress: says which round is the newest that is known, and how long the one after it is still open.
             neighbours: the others of the run.
-            heads: hold the log to what it signed.
+            consistency_checker: holds the log to what it signed.
             trains: this peer is counted as one that takes part.
         """
         self._node = context.node
@@ -82,7 +88,7 @@ class CommitSubscriber:
         self._clock = context.clock
         self._progress = progress
         self._neighbours = neighbours
-        self._heads = heads
+        self._consistency_checker = consistency_checker
         self._trains = trains
         self._newest: Commitment | None = None
         self._pushing: set[asyncio.Task[None]] = set()
@@ -186,7 +192,7 @@ class CommitSubscriber:
                 has_met, knows_time = False, False
                 logger.info("log not heard reason=%s", error)
                 self._tell_away(True)
-                self._heads.check_timeout()
+                self._consistency_checker.check_timeout()
                 await self._ask_a_neighbour()
             except OtherHistory:
                 raise
@@ -204,7 +210,7 @@ class CommitSubscriber:
             OtherHistory: it goes another way.
             Unreachable: it is away, or it is not whole, which is as good as away.
         """
-        if not await self._heads.compare():
+        if not await self._consistency_checker.compare():
             raise Unreachable("the log lacks entries that it signed for")
 
     async def _ask_a_neighbour(self) -> None:
@@ -246,11 +252,11 @@ class CommitSubscriber:
             await update.taken
         except LedgerError:
             if commitment is not None:
-                self._heads.check_contradiction(commitment)
+                self._consistency_checker.check_contradiction(commitment)
             raise
         if commitment is not None and (self._newest is None or round_ > self._newest.proven.round.round) and not self._is_closed:
             self._newest = commitment
-            self._heads.remember(commitment)
+            self._consistency_checker.remember(commitment)
             for key in self._neighbours.mixed(_PUSHES):
                 self._pushing.add(task := asyncio.create_task(self._push(key, pack(commitment.receipt))))
                 task.add_done_callback(self._pushing.discard)

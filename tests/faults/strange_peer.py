@@ -50,7 +50,7 @@ from manta_swarm.peer.cohort.cohort_session import MemberSession  # noqa: E402
 from manta_swarm.peer.cohort.founder import FounderSession  # noqa: E402
 from manta_swarm.peer.cohort.messages import HAND_OVER  # noqa: E402
 from manta_swarm.peer.session import Session  # noqa: E402
-from manta_swarm.peer.sync.check import Checker  # noqa: E402
+from manta_swarm.peer.sync.spot_checker import SpotChecker  # noqa: E402
 from manta_swarm.peer.sync.states import States  # noqa: E402
 from manta_swarm.peer.train.loop import TrainingLoop  # noqa: E402
 from manta_swarm.protocol.errors import Unreachable  # noqa: E402
@@ -282,7 +282,7 @@ def means() -> None:
     """Take the mean first, and check it each time."""
     true_ways = manta_swarm.peer.sync.states.ways
     manta_swarm.peer.sync.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
-    Checker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
+    SpotChecker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
 
 
 def half() -> None:

@@ -23,7 +23,7 @@ from manta_swarm.protocol.receipts import open_round_receipt
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name
 from tests.memory_log import OPERATOR, PEERS, MemoryLog, until
 from tests.peer.scene import Member, Scene, scene_in
-from tests.peer.sync.test_heads import end_of, kept, with_rounds
+from tests.peer.sync.test_consistency_checker import end_of, kept, with_rounds
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import pytest
 
 from manta_swarm.aggregator.features.witness import cosigning
 from manta_swarm.aggregator.features.witness.cosigning import MAX_CLOCK_S, SILENT_S, Cosigning
-from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.stored import StoredLog
+from manta_swarm.aggregator.log.tree_heads import TreeHeadService
 from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.log_proofs import ask_consistency, bring_cosignature

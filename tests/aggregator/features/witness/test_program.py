@@ -13,8 +13,8 @@ from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.tree_heads import TreeHeadService
 from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing

@@ -131,7 +131,7 @@ class TreeHeadService:
         self.broken.set_exception(error)
 
 
-class Announcing:
+class TreeHeadPublisher:
     """Puts one log's newest head into the DHT, where whoever was shown another one finds it."""
 
     def __init__(self, endpoint: Endpoint, log: Log) -> None:

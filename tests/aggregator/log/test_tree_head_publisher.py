@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.aggregator.log import heads
-from manta_swarm.aggregator.log.heads import Announcing
+from manta_swarm.aggregator.log import tree_heads
+from manta_swarm.aggregator.log.tree_heads import TreeHeadPublisher
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.log_proofs import look_up_newest, name_of
 from manta_swarm.network.memory import MemoryNetwork
@@ -18,7 +18,7 @@ SIGNED = signed_manifest()
 
 
 async def test_each_newest_head_is_published_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "PUBLISHED_S", (0.01, 60.0))
+    monkeypatch.setattr(tree_heads, "PUBLISHED_S", (0.01, 60.0))
     network = MemoryNetwork()
     reader = network.endpoint(PEERS[0].public_key)
     log_of = LogClient(reader, SIGNED.open(), SIGNED.run)
@@ -33,7 +33,7 @@ async def test_each_newest_head_is_published_and_found(tmp_path: Path, monkeypat
                 await asyncio.sleep(0.005)
 
     with create(tmp_path, SIGNED) as log:
-        work = Announcing(network.endpoint(PublicKey(OPERATOR.public_key)), log)
+        work = TreeHeadPublisher(network.endpoint(PublicKey(OPERATOR.public_key)), log)
         task = asyncio.create_task(work.keep())
         await asyncio.sleep(0)
         assert network.records.get(name_of(SIGNED.run)) is None

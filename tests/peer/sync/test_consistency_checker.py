@@ -12,7 +12,7 @@ from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.sync.heads import ConsistencyChecker
+from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
@@ -129,14 +129,14 @@ async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> No
     status = PeerStatus("peer", "", "", "test", "here", "cpu", num_rounds=100)
     live_status = LiveStatus(store, status)
     context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
-    heads = ConsistencyChecker(context, progress_in(context))
-    assert await heads.compare()  # it knows nothing yet
-    heads.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
-    assert await heads.compare()
+    checker = ConsistencyChecker(context, progress_in(context))
+    assert await checker.compare()  # it knows nothing yet
+    checker.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
+    assert await checker.compare()
     await MemoryLog(network).start()
-    assert not await heads.compare()
+    assert not await checker.compare()
     clock.advance(timeouts.ROLLED_BACK_S)
-    heads.check_timeout()
+    checker.check_timeout()
     clock.advance(1)
     with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
-        heads.check_timeout()
+        checker.check_timeout()

@@ -14,7 +14,7 @@ from manta_swarm.codec.coding import group_sizes
 from manta_swarm.network.blobs import METHOD, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.wrong_group import WrongGroup
-from manta_swarm.peer.sync.check import SHARE, Checker, LogLied
+from manta_swarm.peer.sync.spot_checker import SHARE, LogLied, SpotChecker
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.records import Round
@@ -69,7 +69,7 @@ class Scene:
             blob_store.put(blob, "body")
         await blob_store.serve(endpoint)
 
-    def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> Checker:
+    def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> SpotChecker:
         bodies = _Bodies(self, changes.get("weighed", self.weighed))
         context = context_of(
             self.node,
@@ -79,7 +79,7 @@ class Scene:
             num_weights=NUM_VALUES,
             store=SimpleNamespace(directory=self.directory.parent),
         )
-        checker = Checker(context, bodies, rng=random.Random(seed))
+        checker = SpotChecker(context, bodies, rng=random.Random(seed))
         for entry in reversed(self.given.before) if knows is None else knows:
             checker.committed(entry)
         checker.committed(self.given.entry)
@@ -90,7 +90,7 @@ class Scene:
         self.tables += 1
         return self.given.weighed
 
-    async def check(self, checker: Checker) -> None:
+    async def check(self, checker: SpotChecker) -> None:
         await checker.check(self.given.receipt, self.given.proven, self.given.mean)
 
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.guard import EVIDENCE
-from manta_swarm.aggregator.log.heads import TreeHeadService
 from manta_swarm.aggregator.log.log import Log
+from manta_swarm.aggregator.log.tree_heads import TreeHeadService
 from manta_swarm.network.log_proofs import HeldHead, ShownHead
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused

@@ -57,7 +57,7 @@ class Bodies(Protocol):
         """Take note of who sent bytes that cannot be right."""
 
 
-class Checker:
+class SpotChecker:
     """Checks means of one run."""
 
     def __init__(self, context: RunContext, spread: Bodies, *, rng: random.Random | None = None) -> None:
