@@ -102,7 +102,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class ProvenPiece:
-    """A piece of a blob, and the proof that it is: its audit path under the root."""
+    """A piece of a blob, and its inclusion proof under the root."""
 
     data: bytes
     proof: tuple[bytes, ...]

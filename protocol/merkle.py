@@ -31,7 +31,7 @@ def root(leaf_hashes: Iterable[bytes]) -> bytes:
 
 
 def inclusion_proof(leaf_hashes: Iterable[bytes], index: int) -> list[bytes]:
-    """Return the audit path of leaf ``index`` in the tree of all ``leaf_hashes`` (RFC 9162 section 2.1.3.1).
+    """Return the inclusion proof of leaf ``index`` in the tree of all ``leaf_hashes`` (RFC 9162 section 2.1.3.1).
 
     Raises:
         ValueError: there is no such leaf.

@@ -259,7 +259,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` says what is packed in the body, as ``_ENTRIES`` has it."""
+    """An entry's record: ``kind`` says what is packed in the body, as ``_ENTRIES`` has it."""
 
     kind: str
     body: bytes

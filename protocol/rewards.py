@@ -1,4 +1,4 @@
-"""Computes what work earns: the price of an architecture, the weight of a claim, and what a committed round pays. Integers only, pure.
+"""Computes what work earns: the cost of an architecture, the weight of a claim, and what a committed round pays. Integers only, pure.
 
 Which claims and rounds are valid is not decided here (see ``protocol.ledger``).
 """

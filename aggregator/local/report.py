@@ -242,7 +242,7 @@ def show(report: Report, console: Console) -> None:
         f"run {report.name} ({report.algorithm}, {report.schedule}, seed {report.seed})", f"id {report.run}", sep="\n", highlight=False
     )
     console.print(
-        "", _peers_table(report), "", _facts_table(report), Text(f"ledger root       {report.ledger.root}"), sep="\n", soft_wrap=True
+        "", _peers_table(report), "", _facts_table(report), Text(f"log root          {report.ledger.root}"), sep="\n", soft_wrap=True
     )
     console.print("", _checks_table(report), "", sep="\n")
     failed = [check.name for check in report.checks if not check.passed]
@@ -290,7 +290,7 @@ def _facts_table(report: Report) -> Table:
         table.add_row("at the peers", f"{own.samples} held-out images of {own.peers} of them, as they say; least, median, best:")
         for which, spread in (("largest", own.largest), ("smallest", own.smallest)):
             table.add_row(f"  {which}", ", ".join(shown("accuracy", each) for each in (spread.least, spread.median, spread.best)))
-    table.add_row("ledger", f"{report.ledger.size} entries")
+    table.add_row("log", f"{report.ledger.size} entries")
     return table
 
 

@@ -157,7 +157,7 @@ def _print(subnet: "Subnet") -> None:
         )
         click.echo(f"  with 8 bits {metric_texts(description.int8.metrics)}; {times}")
     if description.provenance.ledger_root == UNKNOWN:
-        click.echo("  no file of a ledger lies beside the snapshot: the export says that its root is unknown")
+        click.echo("  no proof by the log lies beside the snapshot: the export says that the log's root is unknown")
 
 
 @click.command()

@@ -6,7 +6,7 @@ microbatches are independent, so that of a mean is their sum in quadrature. What
 and adds up. ``benchmarks/tolerances.py`` measures the errors, ``benchmarks/audit_limits.py`` what part of a claim may be false unnoticed.
 
 Microbatches may be missing for honest reasons: a gradient that is not finite, samples that are not here, workers that were lost. None of
-these picks architectures by their price. So where far fewer of a cheaper one were trained than of a dearer one, one of the skipped is
+these picks architectures by their cost. So where far fewer of a cheaper one were trained than of a dearer one, one of the skipped is
 computed.
 
 Shapes: N all weights of the supernet.
@@ -211,7 +211,7 @@ def _square(gradient: Tensor) -> float:
 
 
 def skipped_cheap(manifest: Manifest, plan: Plan, claim: Claim, step: int) -> int | None:
-    """Return the index of a microbatch that a step skipped though its claim has dearer ones; None: nothing was picked by its price.
+    """Return the index of a microbatch that a step skipped though its claim has dearer ones; None: nothing was picked by its cost.
 
     Nobody is asked about microbatches after the last one, or between two steps, nor about missing ones of the dearest architecture: light
     contributors train the cheapest one's alone.

@@ -2,7 +2,7 @@
 
 A cohort's size is the least of its members' (``peer.cohort.cohort_membership``), so that its architecture suits its slowest device. A
 device is fast enough for a size if a microbatch of the dearest architecture of it takes a third of a local step at most, as whoever has a
-place in a roster has to (``protocol.rosters.fits``). What a microbatch takes grows with its price: MACs, or milliseconds in a latency table
+place in a roster has to (``protocol.rosters.fits``). What a microbatch takes grows with its cost: MACs, or milliseconds in a latency table
 of this device.
 """
 
@@ -29,7 +29,7 @@ _DRAWS = 64  # architectures of a size that a table is asked for
 class _Work:
     """A base that was worked on."""
 
-    price: float  # of its architecture
+    price: float  # its architecture's cost
     share: float  # of the longest that a microbatch may take: above 1 it was too slow
 
 
@@ -106,7 +106,7 @@ class Sizing:
     def worked(self, round_: int, architecture: Architecture, microbatch_ms: float, open_ms: int) -> None:
         """Note how long the microbatches of a base took, by their median, and see what size that leads to.
 
-        Too large a size is left at once, for one that fits as far as prices go. A larger one is tried where the dearest work of late says
+        Too large a size is left at once, for one that fits as far as costs go. A larger one is tried where the dearest work of late says
         that it fits with something to spare, one step at a time: so a moment in which the computer is busy costs some rounds, and what is
         just about fast enough does not go up and down. The first base counts for nothing: the first microbatch of a program takes longer.
 
@@ -134,7 +134,7 @@ class Sizing:
         self._why = self._shown(self._share(dearest, min(self._measured + 1, ALL), phase))
 
     def _share(self, work: _Work, size: int, phase: Phase) -> float:
-        """Return which share the dearest architecture of a size takes, if a work's duration goes with its price."""
+        """Return which share the dearest architecture of a size takes, if a work's duration goes with its architecture's cost."""
         return work.share * self._dearest(size, phase) / work.price
 
     def _longest_ms(self, open_ms: int) -> float:
@@ -145,7 +145,7 @@ class Sizing:
         return price + (self._teacher(architecture.resolution) if phase.distils else 0.0)
 
     def _dearest(self, size: int, phase: Phase) -> float:
-        """Return the price of the dearest architecture of a size, in a phase whose smallest one may cost more."""
+        """Return the cost of the dearest architecture of a size, in a phase whose smallest one may cost more."""
         price = max(self._dearest_forwards[size], self._forward(phase.space.smallest()))
         return price + (self._teacher(phase.space.resolutions[-1]) if phase.distils else 0.0)
 
@@ -156,7 +156,7 @@ class Sizing:
         return float(macs(architecture, self._plan.space)) if self._table is None else self._table.latency_ms(architecture)
 
     def _dearest_forward(self, size: int) -> float:
-        """Return the price of the dearest one of a size; by a table, of some: what takes long on a device need not have most MACs."""
+        """Return the cost of the dearest one of a size; by a table, of some: what takes long on a device need not have most MACs."""
         space = self._plan.space
         if self._table is None:
             return float(bound_macs(space, size))
