@@ -1,8 +1,8 @@
 """Evaluates a few subnets of the newest snapshot, again and again.
 
 Run as ``python -m manta_swarm.aggregator.monitor.evaluator DIR SHARE [DATA_ROOT]``: a process of its own at the lowest priority, with one
-thread, that works at most SHARE of the time. It reads snapshots, which are whole or not there, and writes what it finds beside them; nobody
-waits for it.
+thread, that works at most SHARE of the time. It reads snapshots, which are whole or not there, and writes what it finds to DIR/monitor;
+nobody waits for it.
 """
 
 import logging

@@ -169,7 +169,7 @@ async def join_from(
     if config.manifest(identity, manifest.initial_state, dataset, manifest.shards) != manifest:
         raise UserError(
             f"the run there ({manifest.name}, {signed.run.hex()[:16]}) is not the one that the run file describes: all operators "
-            "need the same run file, but for [aggregator], [limits], [monitor] and etcd"
+            "need the same run file, but for [aggregator], [limits], [monitor], settle_s and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
     ledger = Ledger(signed, ManifestTrainingSpec(manifest))
