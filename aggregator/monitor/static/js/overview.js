@@ -48,7 +48,7 @@ export class Overview {
   showFacts({ peers, quality: found, round_ms, counted_total, is_finished }) {
     setText(byId("fact-peers-name"), is_finished ? "Computers that took part" : "Computers at work");
     setText(byId("fact-peers"), count(is_finished ? peers.took_part : peers.present));
-    setText(byId("fact-peers-more"), is_finished ? `${count(peers.counted)} in the last round` : `in ${counted(peers.cohorts, "cohort")}`);
+    setText(byId("fact-peers-more"), is_finished ? `${count(peers.counted)} in the last round` : `in ${counted(peers.cohorts, "group")}`);
     setText(byId("fact-quality"), found ? this.format(found.largest) : "–");
     setText(byId("fact-quality-more"), found ? `the smallest network ${this.format(found.smallest)}` : "not measured yet");
     const [rate, unit] = pace(is_finished ? null : round_ms);

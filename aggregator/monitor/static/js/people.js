@@ -36,7 +36,7 @@ export class People {
 
   showNow(peers) {
     const away = peers.away ? `; ${counted(peers.away, "more has left", "more have left")}` : "";
-    setText(byId("people-sub"), `${counted(peers.present, "computer")} in ${counted(peers.cohorts, "cohort")}${away}.`);
+    setText(byId("people-sub"), `${counted(peers.present, "computer")} in ${counted(peers.cohorts, "group")}${away}.`);
   }
 
   /** Whoever is still there has nothing left to do: what is true for good is who took part. */

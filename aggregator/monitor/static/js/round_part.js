@@ -9,7 +9,7 @@ const ROUNDS = 8;
 const FOUND = { good: "found good", unpaid: "not paid", demoted: "not shown", void: "false", undecided: "not decided yet" };
 const SPANS = {
   train: "computers learn",
-  average: "cohorts average",
+  average: "groups average",
   publish: "they hand in",
   close: "the round closes",
   commit: "average and commit",
@@ -90,7 +90,7 @@ export class RoundPart {
 
 function showRound(round, found) {
   const isAudited = found.contributions_list.some((one) => one.is_audited);
-  const names = ["Computer", "Cohort", "Examples", "A microbatch took", "Credit", ...(isAudited ? ["Audit"] : [])];
+  const names = ["Computer", "Group", "Examples", "A microbatch took", "Credit", ...(isAudited ? ["Audit"] : [])];
   const head = names.map((name, index) => h("th", { scope: "col", class: index > 1 && index < 5 ? "n" : null }, name));
   const rows = found.contributions_list.flatMap((one) =>
     one.claims.map((claim) => {

@@ -103,7 +103,7 @@ export class SwarmPicture {
     const gave = [...given.values()].filter(Boolean).length;
     this.drawing.setAttribute(
       "aria-label",
-      `${counted(found.shown, "computer")} in ${counted(rafts.length, "cohort")}; ${gave} gave to the ${found.is_finished ? "last" : "open"} round.`,
+      `${counted(found.shown, "computer")} in ${counted(rafts.length, "group")}; ${gave} gave to the ${found.is_finished ? "last" : "open"} round.`,
     );
   }
 }

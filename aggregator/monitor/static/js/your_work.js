@@ -84,7 +84,7 @@ export class YourWork {
       ],
       ["Examples", compact(found.samples), `in ${counted(found.microbatches, "microbatch")}`],
       ["Credit", compact(found.credit), found.rank ? `${percent(found.credit_share)} of all, rank ${count(found.rank)}` : "none yet"],
-      ["Cohort", found.cohort ?? "–", found.refused ? `${counted(found.refused, "hand-in")} refused` : "nothing was refused"],
+      ["Group", found.cohort ?? "–", found.refused ? `${counted(found.refused, "hand-in")} refused` : "nothing was refused"],
     ];
     const cells = facts.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("span", {}, more))));
     fill(
