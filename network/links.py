@@ -7,32 +7,25 @@ one if no link stands after a while. A link that breaks is made again with the n
 
 import asyncio
 import contextlib
-import datetime
 import hmac
 import ipaddress
 import logging
 import os
 import secrets
 import socket
-import ssl
 import struct
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import is_dialable
 from manta_swarm.network.dialling import Place, Places, places_of
 from manta_swarm.network.lan import host_digest
 from manta_swarm.network.link import MAX_CHUNK_BYTES, TAG_BYTES, Link, Receiver
+from manta_swarm.network.link_certificate import LinkCertificate
 from manta_swarm.network.rpc import LARGE_BYTES, LIBP2P, TLS, UNIX, Handler, OwnNode
 from manta_swarm.protocol.affinity import HOST_BYTES
 from manta_swarm.protocol.errors import EncodingError, MantaError, Unreachable
@@ -99,7 +92,7 @@ class Links:
         self._traffic = endpoint.traffic
         self._host = host_digest(run) if UNIX in self._ways and sys.platform == "linux" else b""
         self._name, self._secret = secrets.token_bytes(_NAME_BYTES), secrets.token_bytes(_SECRET_BYTES)
-        self._certificate = _Certificate()
+        self._certificate = LinkCertificate()
         self._handlers: dict[str, Handler] = {}
         self._peers: dict[PublicKey, _CohortPeer] = {}
         self._receivers: dict[bytes, Receiver] = {}
@@ -497,41 +490,6 @@ class _Dropped:
 
 
 _DROPPED = _Dropped()
-
-
-class _Certificate:
-    """A key that lives as long as the program, and a certificate of it that says nothing else."""
-
-    def __init__(self) -> None:
-        key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manta")])
-        builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-        builder = builder.not_valid_before(datetime.datetime(2000, 1, 1)).not_valid_after(datetime.datetime(9999, 12, 31))
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        certificate = builder.sign(key, None)
-        self.der = certificate.public_bytes(Encoding.DER)
-        self._pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate.public_bytes(Encoding.PEM)
-
-    def context(self, other: bytes, *, is_server: bool) -> ssl.SSLContext:
-        """Return a context in which nothing but the certificate ``other`` (DER) is accepted.
-
-        Raises:
-            EncodingError: it is no certificate.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # the certificate itself is known
-        context.verify_mode = ssl.CERT_REQUIRED
-        if is_server:
-            context.num_tickets = 0  # no session is ever resumed
-        with tempfile.NamedTemporaryFile() as file:  # mode 0600; ``ssl`` reads a key from nothing but a file
-            file.write(self._pem)
-            file.flush()
-            context.load_cert_chain(file.name)
-        try:
-            context.load_verify_locations(cadata=other)
-        except ssl.SSLError as error:
-            raise EncodingError("a greeting with a certificate that is none") from error
-        return context
 
 
 def _socket_name(name: bytes) -> str:

@@ -21,7 +21,8 @@ from manta_swarm.network import link as link_module
 from manta_swarm.network import links as links_module
 from manta_swarm.network import timeouts
 from manta_swarm.network.link import CHUNK_VALUES, TAG_BYTES
-from manta_swarm.network.links import Greeting, Links, _Certificate
+from manta_swarm.network.link_certificate import LinkCertificate
+from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import LIBP2P, MAX_MESSAGE_BYTES, TLS, UNIX, Refused
 from manta_swarm.protocol.errors import EncodingError, Unreachable
@@ -262,15 +263,15 @@ async def test_who_hangs_up_is_noticed_at_once_and_linked_again_with_the_next_gr
 async def test_a_certificate_of_another_key_makes_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "LINK_S", 0.5)
     async with pair_by(TLS, is_met=False) as pair:
-        other = _Certificate().der
+        other = LinkCertificate().der
         await pair.meet(lambda greeting: replace(greeting, certificate=other))
         assert pair.links[ANNA].way(BOB) == LIBP2P
 
 
 async def test_who_shows_another_certificate_than_its_greeting_said_makes_no_link() -> None:
     async with pair_by(TLS, is_met=False) as pair:
-        pair.links[ANNA]._certificate = _Certificate()
-        pair.links[BOB].learn(ANNA, replace(pair.links[ANNA].greeting(BOB), certificate=_Certificate().der, places=()))
+        pair.links[ANNA]._certificate = LinkCertificate()
+        pair.links[BOB].learn(ANNA, replace(pair.links[ANNA].greeting(BOB), certificate=LinkCertificate().der, places=()))
         pair.links[ANNA].learn(BOB, pair.links[BOB].greeting(ANNA))
         await settled(pair.links[ANNA])
         await until(lambda: pair.links[BOB].faults["connections"] > 0)
