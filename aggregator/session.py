@@ -33,7 +33,7 @@ from manta_swarm.runtime.local_runs import LocalRun, listed
 
 
 class Session:
-    """One operator's, while its program runs."""
+    """Serves one run for one operator while the program runs: it owns the run's parts, and passes on what they return."""
 
     def __init__(self, context: RunContext, asked: Start, node: Node, features: Sequence[Feature], observers: Observers) -> None:
         """Prepare; ``serve`` answers from then on.

@@ -48,7 +48,7 @@ NO_GPU = "this computer has no GPU that torch can use; give --gpus none, or all,
 
 @dataclass(frozen=True, slots=True)
 class GatewayUrl:
-    """Where a gateway is, and whose it has to be."""
+    """Where a gateway is, and which key it must have."""
 
     url: str  # without a slash at its end
     name: str  # its key as people write it; empty: whoever it is
@@ -71,7 +71,7 @@ class GatewayUrl:
 
 
 class PeerConfig(Limits):
-    """What a peer was told; see each field, and those of ``Limits``."""
+    """A peer's settings; see each field, and those of ``Limits``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 

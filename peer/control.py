@@ -19,7 +19,7 @@ _YES, _NO = "yes ", "no "
 
 
 class Person(Protocol):
-    """What does as the person says, and returns what to tell (``peer.limits.limiter.Limiter``). A ``MantaError`` is told as well."""
+    """Carries out a person's commands and returns what to tell them (``peer.limits.limiter.Limiter``). A ``MantaError`` is told as well."""
 
     async def pause(self) -> str:
         """Compute nothing from now on."""

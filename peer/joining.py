@@ -92,7 +92,7 @@ class _Own:
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """The run that it has met."""
+    """The run that a peer has met, and how."""
 
     node: OwnNode  # as it takes part
     traffic: Traffic  # of that node

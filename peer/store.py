@@ -36,7 +36,7 @@ _MAX_BYTES, _MAX_VECTOR_BYTES = 1 << 20, 1 << 31  # more than any file has, and 
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The run joined last."""
+    """The run that this peer joined last."""
 
     run: str  # its id in hex
     addresses: tuple[str, ...]  # that led to it

@@ -1,4 +1,4 @@
-"""The line between a child process and its parent: what may be said on it, and the child's end.
+"""The line between a child process and its parent: what may be said on it, and the side of the child.
 
 It is a socket, the child's standard input. A message is a record (``protocol.encoding``) after its length (4 bytes, big-endian) and its
 kind (1 byte: its place among those that this end may say). What is not exactly that is refused.

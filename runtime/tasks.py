@@ -1,4 +1,4 @@
-"""Waiting: for coroutines side by side (all of them, or the first failure and none), and for an event, but not for ever, or for either."""
+"""Helpers to wait: for several coroutines at once, or for an event with a timeout."""
 
 import asyncio
 import contextlib

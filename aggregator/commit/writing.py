@@ -153,7 +153,7 @@ class LoneCommitter:
         await self.writing.open()
 
     async def keep(self) -> None:
-        """See ``Committer``. Nothing is taken, and so promised, before nobody is known to know a newer log."""
+        """See ``Committer``. Nothing is taken, and so promised, before the rollback guard is lifted."""
         await self._context.guard.lifted()
         async for _ in self.writing.rounds(None):
             self._events.put_nowait(Event.COMMITTED)

@@ -32,7 +32,7 @@ _SHOWN = 3  # landmarks
 
 
 class Choice(Enum):
-    """What decides a peer's cohort."""
+    """What decides which cohort a peer is in."""
 
     LABEL = "label"  # --cohort NAME
     HOST = "host"  # nothing else: the peers of one person on one host
@@ -58,7 +58,7 @@ _WHY_ALONE = {
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What decides of which cohort a peer is."""
+    """The cohort that a peer begins in: what decides it, its name, and the token of its members."""
 
     choice: Choice
     label: str  # the cohort's name, where that decides

@@ -63,7 +63,7 @@ class Accepted:
 
 
 class Means(Protocol):
-    """Has what members gave at the end: a founder's place."""
+    """Averages what members gave at the end of a round's work; a founder's session does."""
 
     async def mean_of(self, keys: Sequence[PublicKey], weights: Sequence[int]) -> Vector:
         """Return the mean (N,) of what these gave, with these weights.
@@ -166,7 +166,7 @@ class Service:
 
 
 class CohortSession:
-    """A place in a roster; this one is of a peer that is alone."""
+    """A peer's place in a roster. This class is the place of a peer that is alone; others extend it."""
 
     def __init__(self, key: PublicKey) -> None:
         self.key = key

@@ -56,7 +56,7 @@ class NoMean(ValueError):
 
 
 class Coordinator:
-    """One addition, of a step's vectors or of what is given at the end."""
+    """Lets the owners add the members' vectors once: those of a local step, or those that are given at the end."""
 
     def __init__(self, service: Service, base: CommitRef, step: int, reducing: AllReduce) -> None:
         """Prepare.

@@ -38,7 +38,7 @@ class _Asking:
 
 
 class Rosters:
-    """This peer's places, one after the other."""
+    """Finds this peer's place in a roster, for one base after the other."""
 
     def __init__(self, service: Service) -> None:
         """Stand nowhere yet."""

@@ -16,7 +16,7 @@ _SLOW_S = 1.0  # to the log and back
 
 
 class State(enum.Enum):
-    """How bad it is."""
+    """How bad a finding is."""
 
     GOOD = "ok"
     NOTE = "note"  # it works as it is

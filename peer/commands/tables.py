@@ -62,7 +62,7 @@ class TableOffer:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table, and whose word it is."""
+    """A latency table, and the peer that offers it."""
 
     key: PublicKey
     table: LatencyTable

@@ -86,7 +86,7 @@ async def fetch_checked_manifest(node: Node, given: Sequence[str], expected_run:
 
 
 class RevokedKeys:
-    """The keys that are out, beside those that the manifest lets in. Implements ``network.admission_filter.Roll`` and ``Keeper``."""
+    """Knows the revoked keys, and whom the manifest lets in. Implements ``network.admission_filter.Roll`` and ``Keeper``."""
 
     def __init__(self, node: OwnNode, operators: Operators, named: Admitted) -> None:
         """Know of none yet; ``node`` asks, and its own key must not be among them. ``named``: whom the manifest lets in."""

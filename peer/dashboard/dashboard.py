@@ -54,7 +54,7 @@ _HELP = """\
 
 
 class Seen(Message):
-    """The peer was looked at."""
+    """The message that the peer was looked at, with what was seen."""
 
     def __init__(self, status: PeerStatus | None, problem: str, rates: Rates | None, machine: Machine) -> None:
         """``status`` None: there is none, because of the ``problem``."""
@@ -66,7 +66,7 @@ class Seen(Message):
 
 
 class Said(Message):
-    """The peer answered a key."""
+    """The message that the peer answered a key."""
 
     def __init__(self, answer: str) -> None:
         """Show ``answer``."""
@@ -119,7 +119,7 @@ def _machine(meter: PowerMeter) -> Machine:
 
 
 class Help(ModalScreen[None]):
-    """What the keys do."""
+    """The screen that says what the keys do."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close"),
@@ -134,7 +134,7 @@ class Help(ModalScreen[None]):
 
 
 class Dashboard(App[None]):
-    """One peer on the whole terminal."""
+    """The full-screen view of one peer."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """

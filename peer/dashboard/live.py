@@ -151,7 +151,7 @@ def lines(status: PeerStatus, rates: Rates | None, hint: str, width: int) -> lis
 
 
 class Seen(Protocol):
-    """What tells where a peer stands (``peer.limits.limiter.Limiter``)."""
+    """Tells where a peer stands (``peer.limits.limiter.Limiter``)."""
 
     def status(self) -> PeerStatus:
         """Return where the peer stands."""

@@ -28,7 +28,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What went on in the last minute, each second."""
+    """What a peer trained, sent and received a second, on average over the last minute."""
 
     samples: float
     sent_bytes: float

@@ -1,4 +1,4 @@
-"""What the folder of a feature plugs in: what it says to a person's settings, what it has of the data, what computes, and the features.
+"""The hooks by which a feature's folder checks settings, brings data, replaces the workers and adds features.
 
 Each folder has one ``Plugin``, and ``peer.features.plugged_in`` lists them all. A plugin does nothing where it does not override a method.
 """
@@ -40,7 +40,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What features are made of."""
+    """What a plugin may make its features of."""
 
     config: PeerConfig  # what the person wants
     context: RunContext
@@ -52,7 +52,7 @@ class Setting:
 
 
 class Plugin:
-    """What one folder plugs in. All methods may be called from any thread, but for ``bring``."""
+    """The hooks of one feature's folder. All methods may be called from any thread, but for ``bring``."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse settings that do not fit the run.

@@ -15,7 +15,7 @@ from manta_swarm.peer.workers.processes import ProcessPool
 
 
 class LimitedPeer:
-    """Implements ``peer.limits.limiter.Limited``."""
+    """Pauses, limits and resumes a peer at work. Implements ``peer.limits.limiter.Limited``."""
 
     def __init__(
         self,

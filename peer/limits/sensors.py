@@ -98,7 +98,7 @@ def _gpu(library: Any, device: Any) -> Gpu:
 
 
 class Sensors:
-    """Where each reading comes from: this computer; a test overrides that."""
+    """Reads this computer's state; a test overrides that."""
 
     def minute(self) -> int:
         """Return the minute of this computer's day, by its own time zone."""
@@ -236,14 +236,14 @@ THIS_COMPUTER = Sensors()
 
 @dataclass(frozen=True, slots=True)
 class Watts:
-    """What a computer says that it takes; None: it does not say."""
+    """The watts that a computer says it takes; None: it does not say."""
 
     processors: float | None = None
     whole: float | None = None  # while it runs on its battery
 
 
 class PowerMeter:
-    """Looks again and again; a processor's watts are the mean since the look before."""
+    """Reads watts again and again; a processor's are the mean since the reading before."""
 
     def __init__(self, root: Path = Path("/sys"), clock: Clock = SYSTEM_CLOCK) -> None:
         """Look under ``root``."""

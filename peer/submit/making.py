@@ -52,7 +52,7 @@ ZEROS = Residual(b"", None)
 
 
 class Residuals:
-    """The residual of one peer in one run, and what may take its place."""
+    """Keeps the residual of one peer in one run, and what may take its place."""
 
     def __init__(self, context: RunContext) -> None:
         """Take up what the store has; in a run whose codec leaves nothing out there is never one.
@@ -144,7 +144,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A contribution, signed, its body, and what coding left out of it."""
+    """A signed contribution, its body, and what coding left out of it."""
 
     header: Header
     blob: Blob  # of the body, in its groups
@@ -154,7 +154,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A peer's own contribution, with what its cohort needs for the one of all."""
+    """A peer's own contribution, and what its cohort needs of it to make the common one."""
 
     made: Made
     claim: Signed[Claim]  # the one that it lists

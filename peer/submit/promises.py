@@ -73,7 +73,7 @@ PromiseEvent = Listed | Outcome
 
 @dataclass(frozen=True, slots=True)
 class NewCommit:
-    """A commit that is the newest one from now on."""
+    """The news that a commit is the newest one."""
 
     entry: Round
     is_counted: bool  # its table has this peer, as far as is known already
@@ -82,7 +82,7 @@ class NewCommit:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known by now of contributions, as far as residuals go by it."""
+    """What this peer knows by now of its contributions' fate, for the choice of its residual."""
 
     listed: tuple[bytes, int] | None  # the newest one with this peer's claim that came to be known to be in a table, and its round
     dropped: tuple[bytes, ...]  # those that came to nothing
@@ -98,7 +98,9 @@ class _Expected:
 
 
 class Promises:
-    """Contributions that have to be in tables, by round, until that is known. All methods run in one event loop."""
+    """Looks for this peer's contributions in the tables that must have them, until each one's fate is known. All methods run in one event
+    loop.
+    """
 
     def __init__(self, log: Tables) -> None:
         """Expect nothing yet; ``log`` is asked for what its news do not bring."""

@@ -85,7 +85,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What handing in with the cohort takes."""
+    """What it takes to hand in with the cohort."""
 
     cohort_session: CohortSession
     own: Own
@@ -94,7 +94,7 @@ class Shared:
 
 @dataclass(slots=True)
 class InHand:
-    """What is signed, and how far it came."""
+    """The signed work that is being handed in, and how far it came."""
 
     header: Header  # of this peer alone
     blob: Blob
@@ -105,7 +105,7 @@ class InHand:
 
 
 class Submitter:
-    """One peer's contributions, one after the other. All methods run in one event loop."""
+    """Signs one peer's contributions and hands them in, one after the other. All methods run in one event loop."""
 
     def __init__(self, context: RunContext, progress: Progress, states: States, features: Features) -> None:
         """Take up the residuals that the store has; nothing is signed yet.

@@ -23,7 +23,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class ConsistencyChecker:
-    """What one peer knows that the log of its run has signed."""
+    """Keeps what one peer knows that the log of its run has signed, and holds the log to it."""
 
     def __init__(self, context: RunContext, progress: Progress) -> None:
         """Know what was kept at the last time; ``progress`` has the newest commits."""

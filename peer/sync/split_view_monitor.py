@@ -2,7 +2,7 @@
 
 The log is asked for the proof that leads from one to the other: from the last head that was found to agree to the newest, to the one in
 the DHT, and to those that neighbours hold. So two groups that are shown two histories find out as soon as one of each compares. Two
-commits that no log can have are a proof: it is kept, told to neighbours, each of whom checks it, and this peer ends.
+commits that no one log can have both of are a proof: it is kept, told to neighbours, each of whom checks it, and this peer ends.
 """
 
 import asyncio

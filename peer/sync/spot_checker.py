@@ -32,7 +32,7 @@ from manta_swarm.runtime.disk import write_durably
 from manta_swarm.runtime.tasks import together
 
 PROOFS = "proofs"  # below the peer's folder
-SHARE = 10  # of the mean's bytes a check may cost one part, on average
+SHARE = 10  # a check costs on average 1/10 of the mean's bytes
 _PIECES_AT_ONCE = 8
 _TRIES = 2
 _WEIGHED_BYTES = 128  # of what a contribution weighs as it travels, about
@@ -41,7 +41,7 @@ logger = logging.getLogger("manta.peer")
 
 
 class LogLied(MantaError):
-    """The log committed what does not follow from what it lists; nobody can go on from there."""
+    """The log committed what does not follow from the contributions that it lists; nobody can go on from there."""
 
 
 class Bodies(Protocol):
@@ -58,7 +58,7 @@ class Bodies(Protocol):
 
 
 class SpotChecker:
-    """Checks means of one run."""
+    """Makes spot checks of one run's means."""
 
     def __init__(self, context: RunContext, spread: Bodies, *, rng: random.Random | None = None) -> None:
         """Prepare.

@@ -40,7 +40,7 @@ _MAX_REQUEST_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class SpreadCounts:
-    """What spreading cost and brought so far."""
+    """What spreading has cost so far: bytes, and how often bodies were passed on."""
 
     bytes_in: int  # of blobs and pushes that came from anybody
     bytes_out: int  # of blobs and pushes that were sent to anybody

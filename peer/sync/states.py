@@ -36,7 +36,7 @@ logger = logging.getLogger("manta.peer")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to a committed state, and about how many bytes have to be fetched for it."""
+    """One way to get a committed state, and about how many bytes it takes to fetch."""
 
     name: str  # "bodies" | "mean" | "state"
     num_bytes: int
@@ -93,7 +93,7 @@ def next_stop(
 
 
 class States:
-    """One peer's state."""
+    """Holds one peer's newest state, gets what leads to the next, and serves both to others."""
 
     def __init__(self, context: RunContext, spread: BlobDistribution) -> None:
         """Hold no state yet; ``spread`` gets what leads to one.

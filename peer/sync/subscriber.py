@@ -31,7 +31,7 @@ logger = logging.getLogger("manta.peer")
 
 @dataclass(frozen=True, slots=True)
 class LogIsAway:
-    """The log does not answer, or answers again."""
+    """The news that the log does not answer, or answers again."""
 
     is_away: bool
 
@@ -63,7 +63,7 @@ class Update:
 
 
 class CommitSubscriber:
-    """Learns of commits, whichever way is first. All methods run in one event loop."""
+    """Learns of commits from the log or from neighbours, whichever is first, and forwards them. All methods run in one event loop."""
 
     def __init__(
         self,

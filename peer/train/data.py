@@ -14,7 +14,7 @@ from manta_swarm.protocol.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is here of a run's data."""
+    """The run's data that are on this computer."""
 
     blob_store: BlobStore  # from which this peer hands things out, shards among them
     root: Path | None  # the folder with the data sets that come with no library

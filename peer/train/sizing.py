@@ -34,7 +34,7 @@ class _Work:
 
 
 class Helped(Protocol):
-    """What a peer does beside its own work (``peer.features.feature.Features``)."""
+    """Says whether light contributors compute for a peer (``peer.features.feature.Features``)."""
 
     @property
     def has_helpers(self) -> bool:
@@ -42,7 +42,7 @@ class Helped(Protocol):
 
 
 class Sizing:
-    """One peer's size in one run."""
+    """Finds one peer's size in one run."""
 
     def __init__(
         self,

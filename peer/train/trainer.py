@@ -112,7 +112,7 @@ class StepMicrobatches:
 
 
 class LocalTrainer:
-    """One peer's workers and what they compute."""
+    """Has one peer's workers compute the microbatches of a base, step after step."""
 
     def __init__(
         self, context: RunContext, progress: Progress, pool: WorkerPool, features: Features, timing: Timing, sizing: Sizing | None = None

@@ -32,7 +32,7 @@ now_ms = SYSTEM_CLOCK.now_ms  # for what has no context: workers, and a gateway'
 
 
 class GradientAccumulator:
-    """The microbatches of one base at one peer: local step after local step, and what a claim says of them all."""
+    """Adds up the gradients of one base at one peer, local step after local step, and what a claim says of them all."""
 
     def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False, every: int = 1) -> None:
         """Begin with the first step.
@@ -130,7 +130,7 @@ class GradientAccumulator:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a peer trains on one base, as far as it is."""
+    """What a peer has trained so far on one base."""
 
     base: CommitRef
     cohort: str  # that its claims name
@@ -139,7 +139,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What a work taught a peer."""
+    """What a peer learnt on one base."""
 
     work: Work
     vector: Vector  # (N,): the mean gradient, or the change of the weights over the local steps
@@ -148,7 +148,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """What every claim of a peer says beside its work."""
+    """What every claim of a peer says beside the work."""
 
     identity: Identity
     run: bytes
@@ -214,7 +214,7 @@ class ComputeThread:
 
 
 class Lap:
-    """Seconds between the events of a round, for the log."""
+    """Measures the seconds between the events of a round, for what is logged."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()

@@ -41,7 +41,7 @@ class Done:
 
 
 class Changes:
-    """What happened at a worker pool: a worker that was not free may be, or one is gone; and what a person should read of that."""
+    """The changes at a worker pool that a peer waits for: a worker may be free again, or is gone; and what a person should read of that."""
 
     def __init__(self) -> None:
         self._happened = asyncio.Event()
@@ -115,7 +115,7 @@ class WorkerPool(Protocol):
 
 
 class MicrobatchWorker(Protocol):
-    """What computes microbatches (``automl.training.microbatches.Worker``)."""
+    """Computes microbatches (``automl.training.microbatches.Worker``)."""
 
     @property
     def num_weights(self) -> int:
@@ -268,7 +268,7 @@ class IdlePool:
 
 @dataclass
 class Account:
-    """One worker's time."""
+    """One worker's account of time: how much rest it owes."""
 
     looked_ms: float  # when it was settled last
     owed_ms: float = 0.0  # rest
@@ -292,7 +292,7 @@ class _Account(Account):
 
 
 class Counting(Protocol):
-    """A thread that counts how long it computes, whatever it does (``peer.train.work.ComputeThread``)."""
+    """Counts how long a thread computes, whatever it does (``peer.train.work.ComputeThread``)."""
 
     @property
     def busy_ms(self) -> float:
@@ -300,7 +300,7 @@ class Counting(Protocol):
 
 
 class ThrottledPool:
-    """Another worker pool, which rests. Implements ``WorkerPool``."""
+    """Makes another worker pool rest, so that it keeps to the duty. Implements ``WorkerPool``."""
 
     def __init__(self, pool: WorkerPool, duty: int = _WHOLE, *, thread: Counting | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         """Let ``pool`` compute ``duty`` hundredths of the time.

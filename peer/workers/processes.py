@@ -129,7 +129,7 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
 
 
 class ProcessPool:
-    """Implements ``peer.workers.pool.WorkerPool``."""
+    """Has worker processes compute microbatches. Implements ``peer.workers.pool.WorkerPool``."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from manta_swarm.runtime.line import MAX_REASON, Messages
 
 @dataclass(frozen=True, slots=True)
 class PairsOf:
-    """A stereo data set, which each worker opens by its name: its pairs are read or made when they are asked for, and kept for all."""
+    """Names a stereo data set, which each worker opens: its pairs are read or made when they are asked for, and kept for all workers."""
 
     name: str
     root: str  # folder; empty: it needs none
@@ -22,7 +22,7 @@ class PairsOf:
 
 @dataclass(frozen=True, slots=True)
 class ShardsOf:
-    """A set of images in shards, which each worker reads itself: the system keeps what is read of a file once for all."""
+    """Names a set of images in shards, which each worker reads itself: the system keeps what is read of a file once for all."""
 
     name: str
     root: str  # folder
@@ -36,7 +36,7 @@ class ShardsOf:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """To a worker, first of all: what it is."""
+    """The first message to a worker: the supernet, the device and the data."""
 
     supernet: str
     device: str  # torch's name
@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """From a worker: it waits for microbatches."""
+    """A worker's message that it waits for microbatches."""
 
     device: str  # in words
     num_weights: int
@@ -63,7 +63,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """To a worker: train this microbatch."""
+    """The message to a worker to train a microbatch."""
 
     state: int  # counts up with each state that is put into shared memory
     teaches: int  # 1: there is a teacher beside it
@@ -84,7 +84,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a worker, which waits for the next one: the gradient is in its slot, or samples are not on this computer as they should be."""
+    """A worker's message after a task: the gradient is in its slot, or samples are not on this computer as they should be."""
 
     slot: int
     index: int

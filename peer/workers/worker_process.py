@@ -26,7 +26,7 @@ from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
 
 
 class Computer:
-    """What this process computes with: the supernet on a device, and the shared memory."""
+    """Computes microbatches in this process: it has the supernet on a device, and the shared memory."""
 
     def __init__(self, setup: Setup, state: Region, gradients: Region, data: Region) -> None:
         """Get ready for microbatches.

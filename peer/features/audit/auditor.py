@@ -68,7 +68,7 @@ class _Keys:
 
 
 class Volunteers:
-    """Those of one auditor's run."""
+    """The volunteers of one named auditor's run: which of them it believes, and which never again."""
 
     def __init__(self, path: Path, again_percent: int = AGAIN_PERCENT) -> None:
         """Begin with those in the file ``path``, whose folder is there; none where there is no such file.
@@ -113,7 +113,7 @@ class AuditContext:
 
 
 class Host(Protocol):
-    """The peer of an auditor: what it knows of the run by itself, gets as everybody does, and starts."""
+    """What an auditor needs of the peer that it is part of: what that knows of the run, gets from others, and starts."""
 
     @property
     def newest_round(self) -> int:

@@ -1,4 +1,4 @@
-"""What computes audits, seen from the peer: a process of low priority that is started, asked, and ended in the middle of its work.
+"""The peer's side of the process that computes audits at low priority: it is started, asked, and ended in the middle of its work.
 
 After each microbatch it says how long that took, and waits until it is told to go on: so it works no more than its share of the time,
 however long an audit takes.
@@ -27,7 +27,7 @@ _ANSWER_S = 1800.0  # for one microbatch
 
 
 class Said(IntEnum):
-    """What an answer means."""
+    """What an answer of the process means."""
 
     WORKING = 0  # a microbatch is done; it is not over
     DONE = 1
@@ -38,14 +38,14 @@ class Said(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """First of all: the run. Once the process has the data it says a ``runtime.line.Beat``."""
+    """The first message to the process: the run. Once the process has the data it says a ``runtime.line.Beat``."""
 
     manifest: bytes  # signed
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A state's parameters to compute on from now on; there is no answer. Whatever is under way begins anew."""
+    """Tells the process the parameters to compute on from now on; there is no answer. Whatever is under way begins anew."""
 
     parameters: bytes  # binary32, little-endian
     teacher: bytes  # those of what the weights' round learns from too; or nothing
@@ -53,12 +53,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """After an answer that says that it is not over yet."""
+    """Tells the process to go on, after an answer that says that an audit is not over yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A contribution on the weights that were sent last, or, where a mean or a residual lacks, on none; asked again, its audit goes on."""
+    """Asks for the audit of a contribution on the weights that were sent last, or, where a mean or a residual lacks, on none; asked again,
+    the audit goes on.
+    """
 
     round: int  # that has it
     header: Header
@@ -70,7 +72,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it."""
+    """The answer to ``Ask`` and ``GoOn``: what came of the audit so far."""
 
     said: int  # of Said
     outcomes: tuple[int, ...]  # DONE, LACKS: of ``protocol.verdicts.Outcome``, one a claim
@@ -89,7 +91,7 @@ MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIG
 
 
 class Computing(Protocol):
-    """What computes."""
+    """Computes contributions again, one at a time."""
 
     async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """Compute on these parameters, and those of the teacher where the round has one, from now on."""
@@ -105,7 +107,7 @@ class Computing(Protocol):
 
 
 class Process:
-    """A process that computes; implements ``Computing``."""
+    """Has a process of its own compute contributions again; implements ``Computing``."""
 
     def __init__(self, child: Child) -> None:
         """Use ``start``."""

@@ -1,4 +1,4 @@
-"""What audits may ask of this peer's work: kept on the disk while it may be asked for, brought to an operator, and handed to whoever asks.
+"""The vectors that audits may ask for of this peer's work: kept on the disk meanwhile, brought to an operator, and handed to whoever asks.
 
 Kept are the mean of each local step and this peer's own vector of it, the residual that it used, and with one local step the mean of what
 was given; a gateway keeps what its light contributors learnt, too. All of a base is kept by the commit that it stands on: a key's work on

@@ -1,4 +1,4 @@
-"""Gets what was brought of contributions, and tells members' operators what else is needed.
+"""Gets from operators, late also from members, the vectors that an audit needs; tells operators which step needs members' own vectors.
 
 Operators are asked in turn, and where the time to bring it is over the members themselves. That a vector was *withheld* may be said only
 where so many operators answered that they have not got it as the log needs to go on: who reaches nobody knows nothing.
@@ -29,7 +29,7 @@ class NotNow(Weather):
 
 
 class Fetching:
-    """One auditor's."""
+    """Gets, for one auditor, the vectors of the contributions that it audits."""
 
     def __init__(self, endpoint: Endpoint, line: OperatorLine, fetched: VectorsFolder, vector_bytes: int) -> None:
         """Get vectors of so many bytes into the folder ``fetched``, which has room for those of a contribution."""

@@ -1,4 +1,4 @@
-"""Audits, as a feature: with what a peer in a run audits others, if it can at all, and what it keeps for audits of its own work."""
+"""Plugs in auditing of others, and the keeping of what audits of this peer's own work need."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,7 @@ class _Host:
 
 
 class AuditPlugin(Plugin):
-    """Audits, in a run that has them: what they may ask of this peer's work, and the auditor that it is to others."""
+    """Adds, in a run that is audited, what keeps evidence of this peer's work, and the auditor of others' work."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse ``--audit-only`` in a run that has no audits."""

@@ -1,4 +1,4 @@
-"""The process that measures for others, seen from the peer: started, given weights and architectures.
+"""Starts and asks the process that measures architectures for others.
 
 It says by a ``runtime.line.Beat`` that it has its data.
 """
@@ -18,14 +18,14 @@ _ANSWER_S = 1800.0  # for one architecture
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A state's parameters, to measure with from now on; there is no answer."""
+    """Tells the process the parameters of a state, to measure with from now on; there is no answer."""
 
     parameters: bytes  # binary32, little-endian
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One architecture on a part of the held-out data."""
+    """Asks how good one architecture is on a part of the held-out data."""
 
     architecture: str
     part: str
@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of it."""
+    """The answer to ``Ask``."""
 
     result: Result
     cpu_ms: int  # that it took
@@ -43,7 +43,7 @@ MESSAGES = Messages((Weights, Ask), (Measured,), max_to_child=MAX_WEIGHTS_BYTES,
 
 
 class Measurer:
-    """A process that was started."""
+    """A process that measures architectures, seen from the peer that started it."""
 
     def __init__(self, child: Child) -> None:
         """Use ``start``."""

@@ -1,4 +1,4 @@
-"""What a peer in a run can be asked to measure, and with what it does: the service, made of what the peer has."""
+"""Makes the service that measures architectures when others of the run ask."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -92,7 +92,7 @@ class Evaluation(Feature):
 
 
 class EvaluationPlugin(Plugin):
-    """Measures for whoever of the run asks."""
+    """Adds the service that measures architectures for whoever of the run asks."""
 
     def features(self, of: Setting) -> Sequence[Feature]:
         """Return it, at every peer: one that cannot measure says why to who asks."""

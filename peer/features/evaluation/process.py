@@ -23,7 +23,7 @@ _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
 
 
 class Bench:
-    """The supernet, and what it is measured on."""
+    """Measures architectures of one supernet on one data set."""
 
     def __init__(self, supernet: str, dataset: str, digest: str, root: Path | None) -> None:
         """Open the data.

@@ -41,7 +41,7 @@ logger = logging.getLogger("manta.evaluation")
 
 
 class Measures(Protocol):
-    """What measures (``peer.features.evaluation.measurer.Measurer``)."""
+    """Measures architectures (``peer.features.evaluation.measurer.Measurer``)."""
 
     async def load(self, weights: bytes) -> None:
         """Measure with these parameters from now on."""
@@ -54,7 +54,7 @@ class Measures(Protocol):
 
 
 class Host(Protocol):
-    """The peer that is asked: what it holds, and what it starts and shows."""
+    """What the service needs of the peer that is asked: the states that it holds, what it starts and shows."""
 
     @property
     def held_round(self) -> int:
@@ -72,7 +72,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a member is asked about."""
+    """The run whose architectures a member may ask about, and why it cannot be measured here, if so."""
 
     run: bytes
     data: bytes  # the manifest's digest

@@ -118,7 +118,7 @@ class Gateway(Feature):
 
 
 class GatewayPlugin(Plugin):
-    """Leases to light contributors, for peers whose person wants that."""
+    """Adds the gateway, for peers whose person wants to lease to light contributors."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse a gateway in a run that has nothing for light contributors, or nothing that can be handed out."""

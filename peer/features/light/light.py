@@ -41,7 +41,7 @@ logger = logging.getLogger("manta.light")
 
 
 class Entry:
-    """One light contributor's."""
+    """Gets one light contributor let into the run by its gateway, and keeps the admission proof."""
 
     def __init__(self, identity: Identity, store: PeerStore, told: str | None) -> None:
         """Prepare; ``told`` is the invitation that the person gave, None: none."""
@@ -104,7 +104,7 @@ class _Pending:
 
 
 class Contributor:
-    """One light contributor; for the thread that works."""
+    """Works for one light contributor: leases, computes, returns. Only the working thread calls it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""What a light contributor learns of its pay: a payout receipt for each claim that a round counted, proven here, and the log's word.
+"""What a light contributor learns of its pay: receipts of counted claims, proven here, and what the log says it paid, unproven.
 
-Both come by way of its gateway. What can be proven is, before it is kept; the word stays a word, as for any peer.
+Both come by way of its gateway. A receipt is checked before it is kept.
 """
 
 import logging

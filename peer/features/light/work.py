@@ -37,12 +37,12 @@ _REMEMBERED = 16  # microbatches
 
 
 class NoUse(MantaError):
-    """What was trained came to nothing: its values are not finite."""
+    """Training came to values that are not finite, so there is nothing to return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a lease."""
+    """A lease's finished work."""
 
     back: LightReturn
     samples: int

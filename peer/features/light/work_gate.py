@@ -127,7 +127,7 @@ class WorkGate:
 
 
 class BlockingTraffic:
-    """Implements ``peer.features.light.client.Meter``. For any thread but that of the event loop."""
+    """Makes a thread, not the event loop's, wait until it may send or receive. Implements ``peer.features.light.client.Meter``."""
 
     def __init__(self, traffic: Traffic, events: asyncio.AbstractEventLoop) -> None:
         """Use the buckets of ``traffic``, whose limits are set in the thread of ``events``."""

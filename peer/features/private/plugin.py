@@ -173,7 +173,7 @@ class PrivateImages(Feature):
 
 
 class NoisyVectors(Feature):
-    """Differential privacy: all that leaves is made of vectors with noise."""
+    """Adds differential-privacy noise to each vector that was learnt, before anything leaves this peer."""
 
     is_blind = True
 
@@ -204,7 +204,7 @@ class NoisyVectors(Feature):
 
 
 class PrivatePlugin(Plugin):
-    """Images of the peers' own, in a run whose data stay with them."""
+    """Adds, in a run whose data stay with the peers, the peer's own images and what is done with them."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse what is for such runs alone in another one."""

@@ -112,7 +112,7 @@ def _no_room(manifest: Manifest, list_: ShardList, room: Room, taken: _Taken) ->
 
 
 class ShardsPlugin(Plugin):
-    """Shards that travel: a peer gets them from others, and hands them out."""
+    """Gets the shards of a run's data set from others, and hands them out."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse what does not go with shards that travel."""

@@ -36,7 +36,7 @@ class OtherData(RemoteFault):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a site has."""
+    """What two sites tell each other of their data, to see that both have the same scenes of the run."""
 
     view: str
     count: int  # of its scenes
@@ -193,7 +193,7 @@ class Partner:
 
 
 class Attempt(ABC):
-    """One try at a microbatch, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
+    """One attempt at a microbatch, as the thread that computes it sees it: a link to the other site (``automl.models.linked.Link``)."""
 
     is_first = False
 
@@ -244,7 +244,7 @@ class Attempt(ABC):
 
 
 class FollowingAttempt(Attempt):
-    """The right site's, which is called."""
+    """An attempt at the right site, which the left one calls."""
 
     def __init__(self, identity: bytes) -> None:
         """Begin."""

@@ -1,4 +1,4 @@
-"""Two views, as a feature: what a peer has that has one view of the run's stereo pairs, and how it knows the other site."""
+"""Plugs in the peer that has one view of stereo pairs, and how it finds the peer with the other."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +38,7 @@ class TwoViews(Feature):
 
 
 class TwoViewsPlugin(Plugin):
-    """One view of a run's pairs, for a peer whose person has no more."""
+    """Adds, with ``--view``, the pairs' one view as data, the pool that computes with the other site, and the search for that site."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
         """Refuse one view in a run that is not for it, or where the other one cannot be found."""

@@ -107,7 +107,7 @@ class NotYet(Weather):
 
 @dataclass
 class Traffic:
-    """What microbatches cost on the way to the other site."""
+    """Counts what microbatches send to the other site and get from it."""
 
     microbatches: int = 0
     exchanges: int = 0
@@ -116,7 +116,7 @@ class Traffic:
 
 
 class _LeadingAttempt(Attempt):
-    """The left site's, which makes the calls."""
+    """An attempt at the left site, which makes the calls."""
 
     is_first = True
 
