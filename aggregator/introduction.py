@@ -22,7 +22,7 @@ _FREE_PORT = "/tcp/0"
 
 
 class LastAddress:
-    """The address that is kept in DIR/listen."""
+    """Keeps in DIR/listen the address that the aggregator listens at."""
 
     def __init__(self, directory: Path) -> None:
         """Keep it in ``directory``."""

@@ -99,7 +99,7 @@ class AmongOperators(_Part):
 
 
 class AuditCounts(_Part):
-    """What audits come to."""
+    """Counts of audits and their verdicts at this operator."""
 
     waiting: int  # contributions that were drawn, of which something is not decided
     verdicts: int  # of contributions of rounds that are not paid yet
@@ -130,7 +130,7 @@ class OpenRound(_Part):
 
 @dataclass(slots=True)
 class Calls:
-    """What the calls of one method came to since the start."""
+    """Counts of the calls of one method since the start."""
 
     calls: int = 0
     in_bytes: int = 0

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Broken:
-    """Whether a program cannot go on any more: a disk, or a part of it, failed for good."""
+    """Says whether a program cannot go on any more, since a disk, or a part of it, failed for good."""
 
     def __init__(self) -> None:
         self.told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -28,7 +28,7 @@ class Broken:
 
 
 class Worker:
-    """One thread."""
+    """Runs blocking work in a thread of its own, one piece after the other."""
 
     def __init__(self, name: str, broken: Broken | None = None) -> None:
         """Start with the first work; ``broken`` is told of a disk that fails, which ends the program."""

@@ -30,7 +30,7 @@ logger = logging.getLogger("manta.commits")
 
 
 class Commits:
-    """Drives ``Closing``, and commits what it closes."""
+    """Closes rounds as ``Closing`` says, and commits them."""
 
     def __init__(
         self, context: RunContext, closing: Closing, intake: Intake, verdicts: Verdicts, changed: asyncio.Event, decider: Decider

@@ -42,7 +42,7 @@ _MAX_REQUEST_BYTES = 128
 
 
 class Weights:
-    """The weights of the tables that a log keeps whole."""
+    """Knows what contributions weigh in the mean, for the tables that a log keeps whole."""
 
     def __init__(self, log: Log, bodies: Bodies, num_weights: int) -> None:
         """Know none yet."""
@@ -164,7 +164,7 @@ class OpenRounds(Protocol):
 
 
 class FeedService:
-    """Answers "commit-after", "listing", "weights", "contributions" and "credit"."""
+    """Answers the calls "commit-after", "listing", "weights", "contributions" and "credit"."""
 
     def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: Weights, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare; ``start`` answers from then on.

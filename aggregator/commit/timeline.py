@@ -25,7 +25,7 @@ class Times:
 
 
 class Timeline:
-    """Is told what happens, when it happens, and remembers."""
+    """Records the times of the newest rounds' phases, as they happen."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         """Know of nothing yet."""

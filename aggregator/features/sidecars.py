@@ -168,7 +168,7 @@ class Auditor(Sidecar):
 
 
 class Gateway(Sidecar):
-    """One aggregator's gateway."""
+    """The gateway that one operator runs as a sidecar."""
 
     def __init__(self, context: RunContext, listen_address: ListenAddress, *, data_root: Path | None, threads: int | None) -> None:
         """Prepare.

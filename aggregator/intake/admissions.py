@@ -1,4 +1,4 @@
-"""Who is in a run: an operator's node is held to that; invited keys are let in, and taken back when the operator says so.
+"""Lets invited keys into a run, takes them back when the operator says so, and tells the operator's node whom to serve.
 
 Both are entries of the log, on the disk before anybody is told. They do not wait for a round: a round needs a contribution, and a
 contribution a key that is in. So each is a transaction of its own, between two rounds' (``protocol.ledger``). Only who has an invitation
@@ -42,7 +42,7 @@ logger = logging.getLogger("manta.admissions")
 
 
 class Admissions:
-    """Answers "admission" and "revoked" while this operator writes, and takes back what the operator wants back."""
+    """Answers the calls "admission" and "revoked" while this operator writes, and takes back what the operator wants back."""
 
     def __init__(self, context: RunContext, commits: Commits) -> None:
         """Prepare; ``start`` answers from then on, to what the run's rule of admission needs."""

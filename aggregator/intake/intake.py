@@ -60,7 +60,7 @@ class _Batch:
 
 
 class Intake:
-    """Answers "header" and "body"."""
+    """Answers the calls "header" and "body", by which contributions are handed in."""
 
     def __init__(
         self,

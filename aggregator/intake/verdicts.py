@@ -26,7 +26,7 @@ _PAGE = 64  # that others are asked to keep at once
 
 
 class Verdicts:
-    """Answers "audit.verdict", and keeps what was taken until the log has it."""
+    """Answers the call "audit.verdict", and keeps what was taken until the log has it."""
 
     def __init__(self, context: RunContext, faults: Faults, changed: asyncio.Event, decider: Decider) -> None:
         """Prepare; ``start`` answers from then on.

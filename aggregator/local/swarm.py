@@ -90,7 +90,7 @@ class Stopped(MantaError):
 
 
 class LocalSwarm:
-    """One aggregator, some peers."""
+    """Starts, watches and ends one aggregator and some peers on this computer."""
 
     def __init__(self, settings: Settings, console: Console, told: Told) -> None:
         """Prepare; ``told`` grows by each signal that arrives."""

@@ -216,7 +216,7 @@ def _cannot(url: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What static files show, every check held."""
+    """What a copy of a log shows; each check of it held."""
 
     run: bytes
     operators: tuple[PublicKey, ...]  # who signed the head
@@ -235,7 +235,7 @@ class Shown:
 
 
 class Check:
-    """The check of one log as files: each entry after those before it, each tile, the signed tree head and what witnesses signed.
+    """Checks one log as files: each entry after those before it, each tile, the signed tree head and what witnesses signed.
 
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
     """

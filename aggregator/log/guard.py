@@ -147,7 +147,7 @@ def in_words(shown: Shown, directory: Path) -> str:
 
 
 class RollbackGuard:
-    """The rollback guard of one start of the program."""
+    """Keeps a log from signing until it is known to be the newest; one object for each start of the program."""
 
     def __init__(self, directory: Path, log: "Log", console: Console, *, is_newest: bool = False) -> None:
         """Look at the folder of an open log; ``is_newest`` is the operator's word that nothing newer was ever signed."""

@@ -74,7 +74,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy of a folder holds, checked."""
+    """What a checked copy of a folder holds."""
 
     name: str  # of the run
     log: Verification
@@ -297,7 +297,7 @@ def _copy_newest(snapshots: Path, part: Path, proof_part: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of a folder."""
+    """What a folder's log came to after missing entries were put back."""
 
     head: TreeHead  # that the log has now
     new_entries: int

@@ -42,7 +42,7 @@ MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
 
 
 class TreeHeadService:
-    """Answers "tree-head", and with what proves one: "entries" and "consistency"."""
+    """Answers the calls "tree-head", and for its proof "entries" and "consistency"."""
 
     def __init__(
         self,

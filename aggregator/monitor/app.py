@@ -105,7 +105,7 @@ class _Made:
 
 
 class MonitorApp:
-    """An ASGI application."""
+    """The monitor as an ASGI application."""
 
     def __init__(
         self,

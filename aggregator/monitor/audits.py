@@ -29,7 +29,7 @@ class VerdictSeen:
 
 @dataclass(frozen=True, slots=True)
 class AuditSeen:
-    """A contribution that was drawn."""
+    """A contribution that was drawn for an audit."""
 
     index: int  # of its entry
     founder: bytes

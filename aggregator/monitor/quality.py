@@ -171,7 +171,7 @@ class Sheet(_Part):
 
 
 class Answer(_Part):
-    """What two subnets make of one image, and what it is."""
+    """What the largest and the smallest subnet say of one image, and its label."""
 
     label: str
     largest: str

@@ -49,7 +49,7 @@ class HeadSeen:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one look brought."""
+    """Says what was new at one look."""
 
     rounds: int = 0
     head: bool = False
@@ -67,7 +67,7 @@ class Update:
 
 
 class Sight:
-    """Everything that is shown. One event loop has it."""
+    """Reads and holds all that the page shows. One event loop uses it."""
 
     def __init__(self, directory: Path, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> None:
         """See the run in ``directory``; nothing is read yet but its manifest.

@@ -32,7 +32,7 @@ class _Client:
 
 
 class Streams:
-    """All open streams."""
+    """Sends events to all clients that have a stream open."""
 
     def __init__(self, limit: int, greeting: Callable[[], list[tuple[str, Json]]]) -> None:
         """Have none yet, and at most ``limit``; each begins with the events of ``greeting``."""

@@ -82,7 +82,7 @@ class _Coming:
 
 
 class Facts(Protocol):
-    """What a log says of what was handed in (``aggregator.features.audits.facts``)."""
+    """Tells what a log says of contributions (``aggregator.features.audits.facts``)."""
 
     @property
     def run(self) -> bytes:

@@ -57,7 +57,7 @@ class Leaders(Protocol):
 
 
 class Switch(Through):
-    """Implements ``network.rpc.Endpoint``."""
+    """Answers the calls that are for the leader, or passes them on to it. Implements ``network.rpc.Endpoint``."""
 
     def __init__(self, endpoint: Endpoint, operators: Leaders, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on.

@@ -199,7 +199,7 @@ async def _log_of(endpoint: Endpoint, signed: SignedManifest, source: PublicKey)
 
 
 class Coming:
-    """Brings one operator to take part; most operators take part from their start."""
+    """Brings an operator that came anew to take part; one that was there from the start does so at once."""
 
     def __init__(self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], disk: Worker) -> None:
         """Prepare.

@@ -23,7 +23,7 @@ logger = logging.getLogger("manta.operators")
 
 
 class Lease:
-    """One operator's turn."""
+    """Takes, renews and gives up one operator's turn to write."""
 
     def __init__(self, etcd: Etcd, run: bytes, operator: bytes, *, ttl_s: int = TTL_S, clock: Clock = SYSTEM_CLOCK) -> None:
         """Have no turn yet. Where ``clock`` stands still, as while a computer sleeps, a leader sees its turn end late."""

@@ -43,7 +43,7 @@ logger = logging.getLogger("manta.operators")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A batch, its entries lent: to be accepted, or that was. The answer to one that is to be is a ``protocol.ballots.Vote``."""
+    """A batch, its entries lent: one that the leader asks to accept, by a ``protocol.ballots.Vote``, or one that was accepted."""
 
     ballot: Ballot
     first: int

@@ -51,7 +51,7 @@ class AskPromise:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """The answer; where a later ballot was promised it says that one's term, and nothing else counts."""
+    """The answer to ``AskPromise``; where a later ballot was promised it says that one's term, and nothing else counts."""
 
     later: int
     note: str  # of its log's head, which counts where the log is not empty

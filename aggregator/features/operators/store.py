@@ -30,7 +30,7 @@ class _AllKept:
 
 
 class Store:
-    """The durable memory of one operator. Its methods block for as long as the disk takes; one thread at a time writes."""
+    """Keeps on the disk what one operator may never forget. It blocks for as long as the disk takes; one thread at a time writes."""
 
     def __init__(self, directory: Path) -> None:
         """Remember what was written before in the run's ``directory``.

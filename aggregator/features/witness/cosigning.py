@@ -24,7 +24,7 @@ SILENT_S = 900.0  # who brought none for so long loses its place where there is 
 
 
 class Cosigning(Feature):
-    """Answers "cosigned"."""
+    """Answers the call "cosigned", by which witnesses bring cosignatures."""
 
     def __init__(
         self, endpoint: Endpoint, log: Log, directory: Path, named: Collection[PublicKey] = (), *, clock: Clock = SYSTEM_CLOCK

@@ -181,7 +181,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody wants of a witness."""
+    """The settings of a witness: which log it follows, and what else it does."""
 
     of: Sequence[str]  # addresses at which the run is met
     run: str | None  # its id: of no other
