@@ -78,9 +78,9 @@ class Rounds:
             signed_claims = [Signed.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
             digests = tuple(one.digest for one in signed_claims)
             body = secrets.token_bytes(32)
-            counted, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
-            of_step, founder = (StepMean(mean, counted),), some[0].public_key
-            contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, counted, of_step, body, b"")
+            included, mean = (1 << len(some)) - 1, secrets.token_bytes(32)
+            of_step, founder = (StepMean(mean, included),), some[0].public_key
+            contribution = Contribution(self.signed.run, self._round, self._base, founder, digests, included, of_step, body, b"")
             signed = Signed.sign(contribution, some[0])
             samples += sum(claim.microbatches for claim in opened) * self.manifest.microbatch_samples
             entries.append(entry_of(Header(signed, tuple(signed_claims))))

@@ -134,7 +134,7 @@ class MadeUpRun:
             base=self._base,
             founder=founder,
             claims=tuple(one.digest for one in signed),
-            counted=every,
+            included=every,
             steps=(StepMean(os.urandom(32), every),),
             body=os.urandom(32),
             residual=b"",

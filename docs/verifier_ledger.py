@@ -309,9 +309,9 @@ class Ledger:
         own, giving = (sum(bit for bit, claim in zip(bits, claims, strict=True) if is_so(claim))
                        for is_so in (lambda claim: claim.key == said.founder, lambda claim: claim.given))  # fmt: skip
         have = [sum(bit for bit, claim in zip(bits, claims, strict=True) if len(claim.steps) > step) for step in range(h)]
-        hold("E24", [step.counted for step in said.steps] == have, "who counted in a step")
-        hold("E24", own & said.counted and not said.counted & ~giving, "who is in the body")
-        hold("E24", said.counted == sum(bits) or self.audits_steps, "a claim that is not in the body")
+        hold("E24", [step.included for step in said.steps] == have, "who counted in a step")
+        hold("E24", own & said.included and not said.included & ~giving, "who is in the body")
+        hold("E24", said.included == sum(bits) or self.audits_steps, "a claim that is not in the body")
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
         with about("", "E31"):

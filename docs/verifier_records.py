@@ -220,7 +220,7 @@ MANIFEST = {
 SIGNED_MANIFEST = {**SIGNED, "protocol": between(1, 65_536), "program": r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}"}
 INDEX = between(0, 2**40 - 1)
 CLAIM_STEP = {"first": INDEX, "last": INDEX, "skipped": (INDEX, 0, 64), "vector": DIGEST, "every": between(1, 32)}
-STEP_MEAN = {"mean": DIGEST, "counted": between(1, 2**32 - 1)}
+STEP_MEAN = {"mean": DIGEST, "included": between(1, 2**32 - 1)}
 CLAIM = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "key": DIGEST, "payout": key, "founder": DIGEST, "cohort": NAME,
     "steps": (CLAIM_STEP, 1, 512),
@@ -230,7 +230,7 @@ CLAIM = {
 }  # fmt: skip
 CONTRIBUTION = {
     "run": DIGEST, "round": ROUND, "base": DIGEST, "founder": DIGEST, "claims": (DIGEST, 1, 32),
-    "counted": between(1, 2**32 - 1), "steps": (STEP_MEAN, 1, 512), "body": DIGEST, "residual": {0, 32},
+    "included": between(1, 2**32 - 1), "steps": (STEP_MEAN, 1, 512), "body": DIGEST, "residual": {0, 32},
 }  # fmt: skip
 HEADER = {"contribution": SIGNED, "claims": (SIGNED, 1, 32)}
 THRESHOLD = {"role": between(0, 7), "norm": between(0, 2**62 - 1), "samples": between(1, 2**48)}

@@ -202,7 +202,7 @@ class Commitment:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ProvenContribution:
     """A contribution that a round counted, proven; it has a claim of this node, or of whom was asked about."""
 
     digest: bytes  # Signed[Contribution].digest
@@ -215,7 +215,7 @@ class FeedUpdate:
     """What the log, or a neighbour, says of where the run stands."""
 
     commitment: Commitment | None  # None: no commit after the round asked for
-    counted: Counted | None  # the one with the asker's own claim in that commit's round
+    counted: ProvenContribution | None  # the one with the asker's own claim in that commit's round
     left_ms: int  # how long the round after it still is open; 0 where that is not known
     is_from_log: bool = False
 
@@ -352,7 +352,7 @@ class LogClient:
         counted = self._checked(Listing(feed.receipt[0], feed.contribution[0]), commitment.proven) if feed.contribution else None
         return FeedUpdate(commitment, counted, feed.left_ms, is_from_log)
 
-    async def counted(self, round: int, key: bytes = b"") -> Counted | None:
+    async def counted(self, round: int, key: bytes = b"") -> ProvenContribution | None:
         """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.
 
         Raises:
@@ -451,10 +451,10 @@ class LogClient:
     def _proven(self, receipt: Receipt) -> Commitment:
         return Commitment(receipt, self.proven(receipt))
 
-    def _checked(self, listing: Listing, proven: ProvenRound) -> Counted:
+    def _checked(self, listing: Listing, proven: ProvenRound) -> ProvenContribution:
         """Return a contribution of a round; whether it has a claim of that key is seen by whoever knows its claims."""
         signed = open_listed(listing.contribution, proven).contribution
-        return Counted(signed.digest, signed.open(), listing)
+        return ProvenContribution(signed.digest, signed.open(), listing)
 
     def _with_inclusion_promise(self, signed: Signed[InclusionPromise], contribution: bytes) -> HandedIn:
         return HandedIn(HandIn.HAVE_PROMISE, checked_inclusion_promise(signed, self.operators, contribution).round, signed)

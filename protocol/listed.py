@@ -219,11 +219,11 @@ def check_steps(manifest: Manifest, contribution: Contribution, claims: Sequence
     if len(contribution.steps) != steps:
         raise LedgerError(f"the means of {len(contribution.steps)} local steps in a run of {steps}")
     for number, step in enumerate(contribution.steps):
-        if step.counted != sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) > number):
+        if step.included != sum(1 << place for place, claim in enumerate(claims) if len(claim.steps) > number):
             raise LedgerError(f"in step {number} others counted than have claimed it")
-    if not own & contribution.counted or contribution.counted & ~giving:
+    if not own & contribution.included or contribution.included & ~giving:
         raise LedgerError("a body without its founder, or with a claim that gives nothing for it")
-    if contribution.counted != every and not manifest.audits_steps:
+    if contribution.included != every and not manifest.audits_steps:
         raise LedgerError("a claim that is not in the body")
 
 

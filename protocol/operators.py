@@ -130,7 +130,7 @@ class Operators:
         """
         return tuple(sorted(self.signers(note).keys & self.signers(other).keys))
 
-    def counted(self, note: str) -> str:
+    def quorum_note(self, note: str) -> str:
         """Return a note that counts with the fewest lines that it counts with: of ``quorum`` operators, one each.
 
         Raises:

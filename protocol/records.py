@@ -150,11 +150,11 @@ class StepMean:
     """What a cohort's local step came to."""
 
     mean: bytes  # SHA-256 of the mean that all went on with, float32 little-endian
-    counted: int  # which of the contribution's claims are in it, as bits, the first claim's the lowest
+    included: int  # which of the contribution's claims are in it, as bits, the first claim's the lowest
 
     def __post_init__(self) -> None:
         check_digest(self.mean, "mean")
-        require(1 <= self.counted < 2**MAX_COHORT, "a step has a claim that counted")
+        require(1 <= self.included < 2**MAX_COHORT, "a step has a claim in it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Contribution:
     base: bytes
     founder: bytes
     claims: tuple[bytes, ...]  # Signed[Claim].digest of each member, in the order of their keys
-    counted: int  # which of these claims are in the body, as bits, the first claim's the lowest: who dropped out is in none
+    included: int  # which of these claims are in the body, as bits, the first claim's the lowest: who dropped out is in none
     steps: tuple[StepMean, ...]  # one a local step; of one local step alone: the mean of what was given, residuals included
     body: bytes  # root over the body's groups
     residual: bytes  # SHA-256 of what coding left out of the cohort's vector: the residual of each member once this is listed; empty: zeros
@@ -180,14 +180,14 @@ class Contribution:
         require(1 <= len(self.claims) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
         for claim in self.claims:
             check_digest(claim, "claim")
-        require(1 <= self.counted < 2 ** len(self.claims), "a body has a claim in it")
+        require(1 <= self.included < 2 ** len(self.claims), "a body has a claim in it")
         require(1 <= len(self.steps) <= MAX_LOCAL_STEPS, f"a contribution has 1 to {MAX_LOCAL_STEPS} local steps")
         require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
 
     @property
     def in_body(self) -> tuple[bytes, ...]:
         """Those of the claims that are in the body."""
-        return tuple(claim for place, claim in enumerate(self.claims) if self.counted >> place & 1)
+        return tuple(claim for place, claim in enumerate(self.claims) if self.included >> place & 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def listing(claims: Iterable[Signed[Claim]], founder: Identity, *, body: bytes |
     ordered = sorted(claims, key=lambda signed: signed.open().key)
     opened = [signed.open() for signed in ordered]
     first = opened[0]
-    counted = sum(1 << place for place, claim in enumerate(opened) if claim.given) or 1
+    included = sum(1 << place for place, claim in enumerate(opened) if claim.given) or 1
     root = body or sha256(b"".join(signed.open().key for signed in ordered) + first.base)
     contribution = Contribution(
         run=first.run,
@@ -74,7 +74,7 @@ def listing(claims: Iterable[Signed[Claim]], founder: Identity, *, body: bytes |
         base=first.base,
         founder=founder.public_key,
         claims=tuple(signed.digest for signed in ordered),
-        counted=counted,
+        included=included,
         steps=means_of(opened),
         body=root,
         residual=left,

@@ -78,7 +78,7 @@ class Log:
         self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
         self._mutex = RLock()
         self._operators = Operators.of(log.ledger.manifest, log.ledger.run)
-        self._head, self._tree_head = self._sign(self._counted_before())
+        self._head, self._tree_head = self._sign(self._note_before())
 
     @classmethod
     def create(
@@ -184,15 +184,15 @@ class Log:
             if self._operators.open(note) == self._head:
                 self._head, self._tree_head = self._sign(note)
 
-    def commit(self, entries: Sequence[bytes], counted: str | None = None) -> None:
+    def commit(self, entries: Sequence[bytes], note: str | None = None) -> None:
         """Append ``entries``, all or none; published and on the disk when this returns.
 
         Args:
             entries: whole rounds, admissions, and the settlement with the verdicts before it.
-            counted: in a run of several operators, the note of the head after them, signed by enough of these.
+            note: in a run of several operators, the note of the head after them, signed by enough of these.
 
         Raises:
-            EncodingError, SignatureError, LedgerError: one of them is not a valid next entry, or ``counted`` is not about them; nothing has
+            EncodingError, SignatureError, LedgerError: one of them is not a valid next entry, or ``note`` is not about them; nothing has
                 changed.
             OtherHistory: see ``hold_to``; nothing has changed.
             StorageError: the disk failed; the log has stopped, and which of them are in it is known when it is opened again.
@@ -201,13 +201,13 @@ class Log:
             self._check_running()
             if not entries:
                 return
-            self._check_counted(entries, counted)
+            self._check_note(entries, note)
             self._validate(entries)
             try:
-                if counted is not None:
-                    write_durably(self._directory / NEXT_HEAD, counted.encode())
+                if note is not None:
+                    write_durably(self._directory / NEXT_HEAD, note.encode())
                 self._store(entries)
-                self._head, self._tree_head = self._sign(counted)
+                self._head, self._tree_head = self._sign(note)
                 self._ledger, self._candidate, self._behind = self._candidate, self._ledger, self._ahead
                 self._since_checkpoint += len(entries)
                 if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
@@ -390,16 +390,16 @@ class Log:
         with sqlite_errors(self._directory / DATABASE):
             append_rows(self._connection, first, entries, nodes, self._tree)  # durable from this line
 
-    def _check_counted(self, entries: Sequence[bytes], counted: str | None) -> None:
-        if counted is None:
+    def _check_note(self, entries: Sequence[bytes], note: str | None) -> None:
+        if note is None:
             if self._operators.quorum > 1:
                 raise LedgerError(f"entries that fewer than {self._operators.quorum} operators signed for")
             return
-        head = self._operators.open(counted)
+        head = self._operators.open(note)
         if (head.size, head.root) != (self._tree.size + len(entries), self.root_with(entries)):
             raise LedgerError("the operators signed for other entries than these")
 
-    def _counted_before(self) -> str | None:
+    def _note_before(self) -> str | None:
         """Return the note of the head as it is that enough operators signed, of those on the disk; None: one operator is enough."""
         if self._operators.quorum == 1 or not self._tree.size:
             return None
@@ -412,10 +412,10 @@ class Log:
                         return note
         raise StorageError(f"{self._directory / TREE_HEAD} is not of the log as it is, signed by enough operators; {RESTORE}")
 
-    def _sign(self, counted: str | None = None) -> tuple[TreeHead, str]:
+    def _sign(self, signed: str | None = None) -> tuple[TreeHead, str]:
         """Sign the tree as it is on the disk, or take what others signed of it, and remember that before anybody is told."""
         head = TreeHead(self._origin, self._tree.size, self._tree.root())
-        note = sign_tree_head(head, self._origin, self._operator) if counted is None else counted
+        note = sign_tree_head(head, self._origin, self._operator) if signed is None else signed
         write_durably(self._directory / TREE_HEAD, note.encode())
         return head, note
 

@@ -345,7 +345,7 @@ def _head_of(copy: Copy, signed: SignedManifest) -> tuple[str, TreeHead]:
         raise UserError("that is a copy of another run's log: its manifest is another one")
     operators = Operators.of_signed(signed)
     try:
-        note = operators.counted(copy.read(CHECKPOINT, MAX_NOTE_BYTES).decode())
+        note = operators.quorum_note(copy.read(CHECKPOINT, MAX_NOTE_BYTES).decode())
         return note, operators.open(note)
     except (UnicodeDecodeError, RemoteFault) as error:
         raise UserError(f"the copy's {CHECKPOINT} does not hold: {error}") from error

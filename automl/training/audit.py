@@ -127,7 +127,7 @@ class Recomputation:
         """
         contribution, claims = submission.contribution, submission.claims
         self._num_steps = manifest.exchange.local_steps
-        counted = [tuple(place for place in range(len(claims)) if each.counted >> place & 1) for each in contribution.steps]
+        counted = [tuple(place for place in range(len(claims)) if each.included >> place & 1) for each in contribution.steps]
         having = [tuple(place for place, claim in enumerate(claims) if len(claim.steps) > step) for step in range(self._num_steps)]
         if counted != having or max(len(claim.steps) for claim in claims) > self._num_steps:
             raise ValueError("the claims that count in a step are not those that have it")
@@ -190,7 +190,7 @@ class Recomputation:
     @property
     def _giving(self) -> tuple[int, ...]:
         """The places of those whose vectors are in the body: who dropped out of a later step has none in it."""
-        return tuple(place for place in range(len(self._submission.claims)) if self._submission.contribution.counted >> place & 1)
+        return tuple(place for place in range(len(self._submission.claims)) if self._submission.contribution.included >> place & 1)
 
     def _check_residuals(self) -> None:
         for place in self._giving:

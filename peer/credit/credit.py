@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import Counted, CreditWord
+from manta_swarm.network.log_client import CreditWord, ProvenContribution
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
 from manta_swarm.peer.status import is_guilty
@@ -80,7 +80,7 @@ class Credit:
         """Find out what was earned so far."""
         self._begin(self._ask((*self._unpaid, 0)))
 
-    def counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
+    def counted(self, round_: int, claim: Signed[Claim], found: ProvenContribution | None) -> None:
         """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
 
         Args:
@@ -110,7 +110,7 @@ class Credit:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _counted(self, round_: int, claim: Signed[Claim], found: Counted | None) -> None:
+    async def _counted(self, round_: int, claim: Signed[Claim], found: ProvenContribution | None) -> None:
         if found is not None and found.proof is not None:
             payout_receipt = PayoutReceipt(found.proof, claim)
             self._unpaid[round_] = payout_receipt

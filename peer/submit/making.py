@@ -193,11 +193,11 @@ def made_of(
         StepMean(mean, sum(1 << place for place, (claim, _, _) in enumerate(listed) if len(claim.steps) > number))
         for number, mean in enumerate(means)
     )
-    counted = sum(is_in << place for place, (_, _, is_in) in enumerate(listed))
+    included = sum(is_in << place for place, (_, _, is_in) in enumerate(listed))
     body, blob, left = _coded(codec, learnt, given)
     residual = b"" if left is None else residual_digest(left)
     digests, founder = tuple(signed.digest for _, signed, _ in listed), terms.identity
-    opened = Contribution(terms.run, base.round + 1, base.commit, founder.public_key, digests, counted, steps, blob.root, residual)
+    opened = Contribution(terms.run, base.round + 1, base.commit, founder.public_key, digests, included, steps, blob.root, residual)
     header = Header(Signed.sign(opened, founder), tuple(signed for _, signed, _ in listed))
     return Made(header, blob, body, left if residual else None)
 

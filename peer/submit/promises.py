@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import Counted
+from manta_swarm.network.log_client import ProvenContribution
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.records import Round
@@ -29,7 +29,7 @@ logger = logging.getLogger("manta.peer")
 class Tables(Protocol):
     """Knows what rounds counted (``network.log_client.LogClient``)."""
 
-    async def counted(self, round: int) -> Counted | None:
+    async def counted(self, round: int) -> ProvenContribution | None:
         """Return the contribution of a committed round that has this peer's claim; None: the log says that it has none."""
 
 
@@ -49,7 +49,7 @@ class Outcome:
     fate: Fate
     round: int
     signed: SignedWork
-    found: Counted | None = (
+    found: ProvenContribution | None = (
         None  # as the log proved it; None with COUNTED: the log shows that table no more, its inclusion promise is believed
     )
 
@@ -141,7 +141,7 @@ class Promises:
 
     # What happened.
 
-    def take(self, machine: RoundMachine, entry: Round, counted: Counted | None) -> tuple[NewCommit | None, list[PromiseEvent]]:
+    def take(self, machine: RoundMachine, entry: Round, counted: ProvenContribution | None) -> tuple[NewCommit | None, list[PromiseEvent]]:
         """Take note of a commit of the log, and of the contribution in its table with this peer's claim, if that is proven with it.
 
         Returns:
@@ -174,7 +174,7 @@ class Promises:
             before = self._expected.get(round_)
             self._expected[round_] = _Expected(signed, is_promised or (before is not None and before.has_inclusion_promise))
 
-    def see(self, round_: int, found: Counted) -> list[PromiseEvent]:
+    def see(self, round_: int, found: ProvenContribution) -> list[PromiseEvent]:
         """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
         events: list[PromiseEvent] = [Listed(round_, found.digest, found.contribution.base)]
         claims, expected = set(found.contribution.claims), self._expected.get(round_)

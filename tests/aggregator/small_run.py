@@ -97,7 +97,7 @@ def grow(log: Log, rounds: int) -> None:
         log.commit(next_round(log.ledger))
 
 
-def counted(log: Log, entries: list[bytes], *operators: Identity) -> str:
+def quorum_note(log: Log, entries: list[bytes], *operators: Identity) -> str:
     """Return the head of a log with these entries, as these operators sign it."""
     name = Operators.of(log.ledger.manifest, log.ledger.run).name
     head = TreeHead(name, log.head.size + len(entries), log.root_with(entries))

@@ -144,7 +144,7 @@ COHORT_PEERS_CLAIM = Signed.sign(
     replace(CLAIM, key=COHORT_PEER.public_key, steps=(COHORT_PEERS_STEP,), work=COHORT_PEERS_WORK), COHORT_PEER
 )
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, COHORT_PEERS_CLAIM), key=lambda signed: signed.open().key))
-COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, counted=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
+COHORTS = Signed.sign(replace(CONTRIBUTION.open(), claims=TOGETHER, included=3, steps=(StepMean(vector_digest(VECTOR), 3),)), KEY)
 
 # A table on the commit of round 2, whose min exponent is -19; the two rounds before had -20.
 TABLE_MIN_EXPONENT, THRESHOLD = -19, Threshold(0, 393_216, 64)

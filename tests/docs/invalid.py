@@ -320,7 +320,7 @@ def relisted(log: Log, *places: int) -> Entries:
     header = log.cohort()
     claims = tuple(header.claims[place] for place in places)
     steps = (StepMean(ANOTHER, (1 << len(places)) - 1),)
-    listing_ = {"claims": tuple(each.digest for each in claims), "counted": (1 << len(places)) - 1, "steps": steps}
+    listing_ = {"claims": tuple(each.digest for each in claims), "included": (1 << len(places)) - 1, "steps": steps}
     return of(with_contribution(replace(header, claims=claims), ONE, **listing_))
 
 
@@ -391,13 +391,13 @@ cases(
 )
 
 
-cases("E24", "plain", a_claim_is_not_in_the_body=lambda log: of(with_contribution(log.cohort((ONE, TWO)), ONE, counted=bit(log, ONE))))
+cases("E24", "plain", a_claim_is_not_in_the_body=lambda log: of(with_contribution(log.cohort((ONE, TWO)), ONE, included=bit(log, ONE))))
 cases(
     "E24",
     "accused",
     6,
-    the_founder_is_not_in_the_body=lambda log: of(with_contribution(together(log), ONE, counted=bit(log, TWO, 3))),
-    who_dropped_out_is_in_the_body=lambda log: of(with_contribution(together(log), ONE, counted=7)),
+    the_founder_is_not_in_the_body=lambda log: of(with_contribution(together(log), ONE, included=bit(log, TWO, 3))),
+    who_dropped_out_is_in_the_body=lambda log: of(with_contribution(together(log), ONE, included=7)),
 )
 
 

@@ -65,7 +65,7 @@ def dies_open() -> None:
 true_commit, true_store, true_sign = Log.commit, Log._store, Log._sign
 
 
-def commit(self: Log, entries: Sequence[bytes], *counted: Any) -> None:
+def commit(self: Log, entries: Sequence[bytes], *note: Any) -> None:
     """Commit, and die before or after where it is meant to."""
     global rounds
     rounds += 1
@@ -76,16 +76,16 @@ def commit(self: Log, entries: Sequence[bytes], *counted: Any) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         written = (self._directory / f"{DATABASE}-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (written, most))  # no file grows beyond it
-    true_commit(self, entries, *counted)
+    true_commit(self, entries, *note)
     if WHAT == "dies-committed":
         die(f"committed round={self.ledger.round}")
 
 
-def sign(self: Log, *counted: Any) -> Any:
+def sign(self: Log, *note: Any) -> Any:
     """Sign a tree head, or die before that of the first round."""
     if WHAT == "dies-unsigned" and rounds:
         die(f"unsigned round={self._ledger.round}")
-    return true_sign(self, *counted)
+    return true_sign(self, *note)
 
 
 def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:

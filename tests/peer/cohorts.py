@@ -163,8 +163,8 @@ class CohortPeer:
         listed = sorted([*gathered.claims, *gathered.dropped], key=lambda signed: signed.open().key)
         digests = tuple(claim.digest for claim in listed)
         opened, steps = gathered.claims[0].open(), means_of([signed.open() for signed in listed])
-        counted = sum(1 << place for place, signed in enumerate(listed) if signed in gathered.claims)
-        contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, counted, steps, sha256(b"body"), b"")
+        included = sum(1 << place for place, signed in enumerate(listed) if signed in gathered.claims)
+        contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, included, steps, sha256(b"body"), b"")
         signed = Signed.sign(replace(contribution, **changes), self.identity)
         return Accepted(signed, inclusion_promise_for(signed), gathered.mean if with_mean else None)
 

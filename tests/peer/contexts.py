@@ -4,7 +4,7 @@ from typing import Any
 
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
-from manta_swarm.network.log_client import Counted, LogClient
+from manta_swarm.network.log_client import LogClient, ProvenContribution
 from manta_swarm.peer.context import NewestCommits, Progress, RunContext
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
@@ -45,7 +45,7 @@ def context_of(
 
 
 class _NoTables:
-    async def counted(self, round: int) -> Counted | None:
+    async def counted(self, round: int) -> ProvenContribution | None:
         raise AssertionError(f"nothing is handed in here, and round {round} is asked for")
 
 

@@ -93,7 +93,7 @@ class Gateway:
             base=self.base.commit,
             founder=GATEWAY.public_key,
             claims=digests,
-            counted=all_of(digests),
+            included=all_of(digests),
             steps=means_of([signed.open() for signed in claims]),
             body=sha256(b"body"),
             residual=b"",

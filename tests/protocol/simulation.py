@@ -66,9 +66,9 @@ def listing(claims: Iterable[Signed[Claim]], founder: Identity, body: bytes) -> 
     """What a founder hands in of claims on one base."""
     ordered = sorted(claims, key=lambda signed: VERIFIED.claim(signed).key)
     first, digests = VERIFIED.claim(ordered[0]), tuple(signed.digest for signed in ordered)
-    counted, steps = all_of(ordered), means_of([VERIFIED.claim(signed) for signed in ordered])
+    included, steps = all_of(ordered), means_of([VERIFIED.claim(signed) for signed in ordered])
     contribution = Contribution(
-        RUN, first.round, first.base, founder.public_key, digests, counted, steps, sha256(body), sha256(b"left" + body)
+        RUN, first.round, first.base, founder.public_key, digests, included, steps, sha256(body), sha256(b"left" + body)
     )
     return Header(Signed.sign(contribution, founder), tuple(ordered))
 

@@ -57,7 +57,7 @@ def test_a_full_cohort_is_taken_and_not_one_more() -> None:
     fork = ledger.copy()
     commit(fork, [header])
     assert len(fork.last_keys) == MAX_COHORT
-    with pytest.raises(ValueError, match="a step has a claim that counted"):  # nobody can say of so many who did
+    with pytest.raises(ValueError, match="a step has a claim in it"):  # nobody can say of so many who did
         cohort_header_of(ledger, members)
 
 

@@ -75,7 +75,7 @@ def test_who_dropped_out_of_an_audited_run_s_cohort_is_listed_and_paid_up_to_the
     log = ledger(is_audited=True, codec="topk-256-4")
     header = listing([claimed(log, A, WHOLE), claimed(log, B, WHOLE[:2]), claimed(log, C, WHOLE)], A, left=LEFT)
     opened = header.contribution.open()
-    assert (opened.counted, [step.counted for step in opened.steps]) == (0b101, [0b111, 0b111, 0b101])
+    assert (opened.included, [step.included for step in opened.steps]) == (0b101, [0b111, 0b111, 0b101])
     commit(log, [header])
     listed = log.table_at(1)
     assert listed is not None
@@ -109,9 +109,9 @@ def test_a_founder_has_all_steps() -> None:
         ({"steps": (StepMean(MEAN, 5), StepMean(MEAN, 7), StepMean(MEAN, 5))}, "in step 0 others counted"),
         ({"steps": (StepMean(MEAN, 7), StepMean(MEAN, 6), StepMean(MEAN, 5))}, "in step 1 others counted"),  # without its founder
         ({"steps": (StepMean(MEAN, 15), StepMean(MEAN, 7), StepMean(MEAN, 5))}, "in step 0 others counted"),
-        ({"counted": 4}, "a body without its founder"),
-        ({"counted": 7}, "a claim that gives nothing"),
-        ({"counted": 1}, ""),  # C gave its last step, and nothing at the end
+        ({"included": 4}, "a body without its founder"),
+        ({"included": 7}, "a claim that gives nothing"),
+        ({"included": 1}, ""),  # C gave its last step, and nothing at the end
     ],
 )
 def test_a_contribution_says_who_counted_in_which_step_and_in_its_body(changes: dict[str, Any], match: str | None) -> None:
@@ -132,7 +132,7 @@ def test_a_contribution_says_who_counted_in_which_step_and_in_its_body(changes: 
 def test_who_is_listed_is_in_the_body_but_for_an_audited_run_s_local_steps(is_audited: bool, local_steps: int) -> None:
     log = ledger(is_audited=is_audited, local_steps=local_steps)
     header = listing([claimed(log, peer, WHOLE[:local_steps]) for peer in (A, B)], A)
-    not_taken(log, with_contribution(header, A, counted=1), "a claim that is not in the body")
+    not_taken(log, with_contribution(header, A, included=1), "a claim that is not in the body")
     commit(log, [header])
 
 

@@ -44,7 +44,7 @@ def test_a_head_counts_by_different_operators_one_of_whom_signs_as_the_log(signe
     assert OPERATORS.counts(note) == (len(by) >= 3 and any(each is not STRANGER for each in signers))
     if OPERATORS.counts(note):
         assert OPERATORS.open(note) == HEAD
-        least = OPERATORS.counted(note)
+        least = OPERATORS.quorum_note(note)
         assert OPERATORS.open(least) == HEAD
         assert least.count("\n— ") == 3
         assert len(OPERATORS.signers(least).keys) == 3

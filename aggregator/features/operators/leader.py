@@ -120,7 +120,7 @@ class Leader:
             await own_operator.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
         elif not longest.size:
             empty = [note for note in notes.values() if own_operator.operators.signers(note).head.size == 0]
-            await own_operator.disk.do(own_operator.log.count, own_operator.counted(empty))
+            await own_operator.disk.do(own_operator.log.count, own_operator.quorum_note(empty))
         self._has_promises.set()
         pending = takeover.to_propose()
         if pending is not None and pending.first == own_operator.log.head.size:
@@ -303,7 +303,7 @@ class Leader:
             notes[key] = note
 
         await self._ask_all(ask, lambda: len(notes) >= own_operator.operators.quorum)
-        return own_operator.counted(list(notes.values()))
+        return own_operator.quorum_note(list(notes.values()))
 
     # The others.
 

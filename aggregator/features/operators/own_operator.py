@@ -235,7 +235,7 @@ class OwnOperator:
     def _note(self, size: int, root: bytes) -> str:
         return sign_tree_head(TreeHead(self.operators.name, size, root), self.operators.name, self.identity)
 
-    def counted(self, notes: Sequence[str]) -> str:
+    def quorum_note(self, notes: Sequence[str]) -> str:
         """Return the note that several operators' notes of one head come to together.
 
         Raises:
@@ -243,7 +243,7 @@ class OwnOperator:
         """
         text, _ = split_note(notes[0])
         lines = dict.fromkeys(line for note in notes for line in note[len(text) + 1 :].splitlines(keepends=True))
-        return self.operators.counted(f"{text}\n{''.join(lines)}")
+        return self.operators.quorum_note(f"{text}\n{''.join(lines)}")
 
     # The log.
 

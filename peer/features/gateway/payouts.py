@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.light_pay import MAX_LIGHT_CLAIMS_BYTES, LightPay
-from manta_swarm.network.log_client import Counted, LogClient
+from manta_swarm.network.log_client import LogClient, ProvenContribution
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Weather
 from manta_swarm.protocol.records import Listing
@@ -22,7 +22,7 @@ logger = logging.getLogger("manta.gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _Payable:
     round: int
     proof: Listing
     claims: "asyncio.Task[tuple[RoundContributions, ...]]"
@@ -35,15 +35,15 @@ class Payouts:
         """Know of no round yet that counted the gateway."""
         self._log = log
         self._is_audited = is_audited
-        self._counted: OrderedDict[bytes, _Counted] = OrderedDict()  # by contribution
+        self._counted: OrderedDict[bytes, _Payable] = OrderedDict()  # by contribution
         self._answers: OrderedDict[tuple[bytes, bytes], bytes] = OrderedDict()
 
-    def counted(self, round_: int, found: Counted | None) -> None:
+    def counted(self, round_: int, found: ProvenContribution | None) -> None:
         """A round's table has a contribution of this gateway; ``found`` None: the log shows it no more."""
         if found is None or found.proof is None:
             return
         claims = asyncio.create_task(self._claims(round_, found.proof))
-        self._counted[found.digest] = _Counted(round_, found.proof, claims)
+        self._counted[found.digest] = _Payable(round_, found.proof, claims)
         if len(self._counted) > _ROUNDS:
             self._counted.popitem(last=False)[1].claims.cancel()
 

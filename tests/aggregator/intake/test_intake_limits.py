@@ -249,7 +249,7 @@ def test_the_longest_claims_that_a_run_may_have_are_not_too_long() -> None:
         claims = tuple(Signed(Claim, bytes(size), b"") for size in [longest_claim(steps)] * MAX_COHORT)
         means = tuple(StepMean(sha256(b"mean"), 2**MAX_COHORT - 1) for _ in range(steps))
         contribution = replace(
-            CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, counted=2**MAX_COHORT - 1, steps=means, residual=RUN
+            CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, included=2**MAX_COHORT - 1, steps=means, residual=RUN
         )
         check_lengths(Header(Signed(Contribution, pack(contribution), b""), claims), steps)
 

@@ -19,11 +19,11 @@ from tests.aggregator.small_run import (
     PEERS,
     STRANGER,
     child,
-    counted,
     create,
     grow,
     next_round,
     opened_head,
+    quorum_note,
     reopen,
     rfc_root,
     signed_manifest,
@@ -206,11 +206,11 @@ def test_each_operator_keeps_a_log_of_its_own_and_takes_what_enough_of_them_sign
         with pytest.raises(LedgerError, match="fewer than 2 operators"):
             log.commit(entries)
         with pytest.raises(SignatureError, match="1 of 2 operators"):
-            log.commit(entries, counted(log, entries, OPERATOR))
+            log.commit(entries, quorum_note(log, entries, OPERATOR))
         with pytest.raises(LedgerError, match="other entries"):
-            log.commit(entries, counted(log, entries[:-1], OPERATOR, OTHER_OPERATOR))
+            log.commit(entries, quorum_note(log, entries[:-1], OPERATOR, OTHER_OPERATOR))
         assert log.head.size == 0
-        note = counted(log, entries, OPERATOR, OTHER_OPERATOR)
+        note = quorum_note(log, entries, OPERATOR, OTHER_OPERATOR)
         log.commit(entries, note)
         assert log.tree_head == note
         assert open_round_receipt(log.receipt(ENTRIES - 1), Operators.of_signed(signed)).round.round == 1
@@ -225,9 +225,9 @@ def test_a_crash_before_or_after_the_entries_leaves_a_head_that_counts(tmp_path:
         directory = tmp_path / when
         with create(directory, signed, OPERATOR) as log:
             first = next_round(log.ledger)
-            log.commit(first, note := counted(log, first, OPERATOR, OTHER_OPERATOR))
+            log.commit(first, note := quorum_note(log, first, OPERATOR, OTHER_OPERATOR))
             second = next_round(log.ledger)
-            later = counted(log, second, OPERATOR, OTHER_OPERATOR)
+            later = quorum_note(log, second, OPERATOR, OTHER_OPERATOR)
             with monkeypatch.context() as patch:
                 patch.setattr(log, when, lambda *_: (_ for _ in ()).throw(StorageError("the power went")))
                 with pytest.raises(StorageError, match="the power went"):

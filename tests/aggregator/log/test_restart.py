@@ -20,11 +20,11 @@ from tests.aggregator.small_run import (
     OTHER_OPERATOR,
     PEERS,
     STRANGER,
-    counted,
     create,
     grow,
     next_round,
     opened_head,
+    quorum_note,
     reopen,
     signed_manifest,
     verified,
@@ -143,4 +143,4 @@ def test_of_several_operators_the_own_signature_is_what_counts(tmp_path: Path, c
 
 def _commit(log: Log, *signers: Identity) -> None:
     entries = next_round(log.ledger)
-    log.commit(entries, counted(log, entries, *signers))
+    log.commit(entries, quorum_note(log, entries, *signers))

@@ -32,11 +32,11 @@ from tests.aggregator.small_run import (
     OTHER_OPERATOR,
     PEERS,
     STRANGER,
-    counted,
     create,
     grow,
     next_round,
     opened_head,
+    quorum_note,
     reopen,
     signed_manifest,
 )
@@ -204,7 +204,7 @@ async def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_l
         entries = list[bytes]()
         for _ in range(rounds):
             entries += (batch := next_round(log.ledger, mean=mean))
-            log.commit(batch, counted(log, batch, *both))
+            log.commit(batch, quorum_note(log, batch, *both))
         return entries
 
     with create(tmp_path / "behind", signed) as log:

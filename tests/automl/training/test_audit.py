@@ -646,4 +646,4 @@ def test_a_step_that_counts_nobody_who_has_it_is_no_contribution(stepped: Run) -
     submission = cohort.submission()
     steps = submission.contribution.steps
     with pytest.raises(ValueError, match="not those that have it"):
-        cohort.audit(replace(submission, contribution=replace(submission.contribution, steps=(*steps[:2], replace(steps[2], counted=7)))))
+        cohort.audit(replace(submission, contribution=replace(submission.contribution, steps=(*steps[:2], replace(steps[2], included=7)))))

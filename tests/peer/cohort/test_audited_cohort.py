@@ -82,9 +82,9 @@ async def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_t
         assert len(lost.steps) == 2
         contribution = accepted.contribution.open()
         if is_audited:
-            assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b011, [0b111, 0b111, 0b011, 0b011])
+            assert (contribution.included, [step.included for step in contribution.steps]) == (0b011, [0b111, 0b111, 0b011, 0b011])
         else:
-            assert (contribution.counted, [step.counted for step in contribution.steps]) == (0b11, [0b11] * 4)
+            assert (contribution.included, [step.included for step in contribution.steps]) == (0b11, [0b11] * 4)
 
 
 async def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:

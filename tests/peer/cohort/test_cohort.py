@@ -877,7 +877,7 @@ def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str,
         "a contribution of another base": contribution(base=sha256(b"other")),
         "a contribution of another round": contribution(round=2),
         "a contribution of another run": contribution(run=sha256(b"other")),
-        "a contribution without its claim": contribution(claims=tuple(claim for claim in opened.claims if claim != own), counted=3),
+        "a contribution without its claim": contribution(claims=tuple(claim for claim in opened.claims if claim != own), included=3),
         "a contribution that is not signed": replace(accepted, contribution=Signed(Contribution, accepted.contribution.payload, bytes(64))),
     }
 

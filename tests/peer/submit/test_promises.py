@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import Counted
+from manta_swarm.network.log_client import ProvenContribution
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.submit.promises import Fate, Known, Listed, Outcome, PromiseEvent, Promises
 from manta_swarm.protocol.errors import EncodingError, Unreachable
@@ -28,9 +28,9 @@ OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedTrainingSpec())
 HEADER = header_of(LEDGER, PEER)
 SIGNED = SignedWork(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
-COUNTED = Counted(HEADER.contribution.digest, HEADER.contribution.open())
-OTHER = Counted(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
-COHORTS = Counted(
+COUNTED = ProvenContribution(HEADER.contribution.digest, HEADER.contribution.open())
+OTHER = ProvenContribution(COUNTED.digest, replace(COUNTED.contribution, claims=(sha256(b"another's claim"),)))
+COHORTS = ProvenContribution(
     sha256(b"the cohort's"), replace(COUNTED.contribution, claims=(sha256(b"a cohort peer's claim"), HEADER.claims[0].digest))
 )
 
@@ -38,14 +38,14 @@ COHORTS = Counted(
 class Seen:
     """What became of promises, with a log that answers as the test says."""
 
-    def __init__(self, *answers: Counted | Exception | None) -> None:
+    def __init__(self, *answers: ProvenContribution | Exception | None) -> None:
         self._answers = iter(answers)
         self.asked: list[tuple[int, float]] = []
         self.promises = Promises(self)
         self.outcomes: list[Outcome] = []
         self.listed: list[Listed] = []
 
-    def see(self, round_: int, counted: Counted) -> None:
+    def see(self, round_: int, counted: ProvenContribution) -> None:
         """Let the promises see what a round has."""
         self._take(self.promises.see(round_, counted))
 
@@ -69,7 +69,7 @@ class Seen:
         return [(outcome.round, outcome.signed) for outcome in self._of(Fate.COUNTED)]
 
     @property
-    def found(self) -> list[Counted | None]:
+    def found(self) -> list[ProvenContribution | None]:
         """What the log was found to say of each that was kept."""
         return [outcome.found for outcome in self._of(Fate.COUNTED)]
 
@@ -78,14 +78,14 @@ class Seen:
         return [(outcome.round, outcome.signed) for outcome in self._of(Fate.BROKEN)]
 
     @property
-    def after_all(self) -> list[tuple[int, SignedWork, Counted | None]]:
+    def after_all(self) -> list[tuple[int, SignedWork, ProvenContribution | None]]:
         return [(outcome.round, outcome.signed, outcome.found) for outcome in self._of(Fate.COUNTED_AFTER_ALL)]
 
     @property
     def instead(self) -> list[SignedWork]:
         return [outcome.signed for outcome in self._of(Fate.REPLACED)]
 
-    async def counted(self, round: int) -> Counted | None:
+    async def counted(self, round: int) -> ProvenContribution | None:
         self.asked.append((round, now()))
         answer = next(self._answers)
         if isinstance(answer, Exception):
@@ -94,14 +94,14 @@ class Seen:
 
 
 @asynccontextmanager
-async def seen(*answers: Counted | Exception | None) -> AsyncIterator[Seen]:
+async def seen(*answers: ProvenContribution | Exception | None) -> AsyncIterator[Seen]:
     found = Seen(*answers)
     yield found
     await found.promises.close()
     assert not found.promises._looking
 
 
-async def after(story: Callable[[Seen], Awaitable[Any]], *answers: Counted | Exception | None) -> Seen:
+async def after(story: Callable[[Seen], Awaitable[Any]], *answers: ProvenContribution | Exception | None) -> Seen:
     async with seen(*answers) as found:
         await story(found)
     return found
@@ -127,7 +127,7 @@ async def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_as
 
 
 @pytest.mark.parametrize("row", [COUNTED, COHORTS], ids=["its own", "its cohort's"])
-async def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice(row: Counted) -> None:
+async def test_an_inclusion_promise_that_comes_after_the_row_was_seen_counts_nothing_twice(row: ProvenContribution) -> None:
     async with seen() as found:
         found.promises.expect(1, SIGNED)
         found.see(1, row)
@@ -147,7 +147,7 @@ async def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, OTHER])
-async def test_a_table_without_it_breaks_the_promise(answer: Counted | None) -> None:
+async def test_a_table_without_it_breaks_the_promise(answer: ProvenContribution | None) -> None:
     found = await after(look, answer)
     assert (found.kept, found.broken) == ([], [(1, SIGNED)])
 

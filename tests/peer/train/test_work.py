@@ -191,7 +191,7 @@ def test_a_contribution_lists_who_dropped_out_and_says_who_counted_where() -> No
     assert keys == sorted([PEER.public_key, *(cohort_peer.public_key for cohort_peer in cohort_peers)])
     assert contribution.claims == tuple(claim.digest for claim in header.claims)
     without = 7 - (1 << keys.index(cohort_peers[1].public_key))
-    assert (contribution.counted, contribution.steps) == (without, (StepMean(sha256(b"mean"), 7), StepMean(sha256(b"mean too"), without)))
+    assert (contribution.included, contribution.steps) == (without, (StepMean(sha256(b"mean"), 7), StepMean(sha256(b"mean too"), without)))
 
 
 def test_a_contribution_has_the_body_of_what_is_given() -> None:
@@ -202,7 +202,7 @@ def test_a_contribution_has_the_body_of_what_is_given() -> None:
     contribution = found.header.contribution.open()
     assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
     assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
-    assert (contribution.counted, contribution.steps) == (1, (StepMean(vector_digest(vector), 1),))
+    assert (contribution.included, contribution.steps) == (1, (StepMean(vector_digest(vector), 1),))
     assert found.header.claims == (signed,)
     assert found.left is None
     assert found.blob.join() == encode("int16", vector, -20)

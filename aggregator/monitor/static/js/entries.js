@@ -13,7 +13,7 @@ const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
   claim: "run round base key payout founder cohort steps work given residual microbatch_ms shards partner".split(" "),
-  contribution: "run round base founder claims counted steps body residual".split(" "),
+  contribution: "run round base founder claims included steps body residual".split(" "),
   round: "run round base first contributions weights mean state thresholds min_exponent open_ms".split(" "),
   verdict: "run auditor round contribution outcomes by".split(" "),
   settlement: "run commit".split(" "),
