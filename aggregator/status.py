@@ -90,7 +90,7 @@ class OwnQuality(_Part):
 class AmongOperators(_Part):
     """Where an operator stands among several."""
 
-    role: str  # "leader" | "follower" | "newcomer"
+    acts_as: str  # "leader" | "follower" | "newcomer"
     term: int
     leader: str | None  # None: it hears nobody who is
     heard: tuple[str, ...]  # the others

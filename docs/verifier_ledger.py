@@ -211,8 +211,8 @@ class Ledger:
         hold("E4", self.used[invitation.key] < invitation.keys, "it is used up")
         self.used[invitation.key] += 1
         self.admitted.add(said.key)
-        self.guests |= {said.key} if invitation.role == "guest" else set()
-        self.given |= {said.key} if invitation.role == "proven" else set()
+        self.guests |= {said.key} if invitation.access == "guest" else set()
+        self.given |= {said.key} if invitation.access == "proven" else set()
 
     def take_revocation(self, signed: SimpleNamespace) -> None:
         hold("E2", self.is_between_rounds)

@@ -245,7 +245,7 @@ INCLUDED = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64)
 LISTING = {"receipt": RECEIPT, "contribution": INCLUDED}
 ROUND_CONTRIBUTIONS = {"entries": (BYTES, 1, 1024), "proof": (DIGEST, 0, 128)}
 PAYOUT = {"listing": LISTING, "claim": SIGNED, "claims": (ROUND_CONTRIBUTIONS, 0, 1), "paid": (between(0, 2**63 - 1), 0, 1)}
-INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "role": "guest|member|proven"}
+INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "access": "guest|member|proven"}
 ADMISSION = {"invitation": SIGNED, "key": key}
 VERDICT = {
     "run": DIGEST, "auditor": key, "round": ROUND, "contribution": DIGEST, "outcomes": (between(0, 3), 1, 32), "by": key,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Handler, OwnNode, RecordRule, Refused
-from manta_swarm.protocol.admission import GUEST, LIST, MAX_ADMISSION_PROOF_BYTES, TAKEN_BACK, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, LIST, MAX_ADMISSION_PROOF_BYTES, TAKEN_BACK, AdmissionProof, access_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.manifest import Manifest
@@ -103,7 +103,7 @@ class Known:
             raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
         if key in self._passed:
             return
-        self._passed[key] = role_shown(shown, self._run, key, self._operators)
+        self._passed[key] = access_shown(shown, self._run, key, self._operators)
         if len(self._passed) > MAX_KNOWN:
             self._passed.popitem(last=False)
 

@@ -16,7 +16,7 @@ from manta_swarm.protocol.signed import Signed, Signing
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
 GUEST, MEMBER, PROVEN = "guest", "member", "proven"  # looks on and trains nothing; trains; trains, and is proven from the start
-ROLES = (GUEST, MEMBER, PROVEN)
+ACCESSES = (GUEST, MEMBER, PROVEN)
 MAX_LISTED = 2048  # keys that a manifest lists
 MAX_LET_IN = 2**20  # keys by one invitation
 MAX_ADMISSION_BYTES = 1024
@@ -64,7 +64,7 @@ class Invitation:
     key: bytes  # made for this invitation alone; it names it, and its secret half signs the admissions
     keys: int  # how many it lets in
     until_round: int  # they come in before this round is committed, and then stay
-    role: str  # one of ROLES: what they may do
+    access: str  # one of ACCESSES: what they may do
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
@@ -72,7 +72,7 @@ class Invitation:
         check_key(self.key, "an invitation's key")
         require(1 <= self.keys <= MAX_LET_IN, f"an invitation lets in 1 to {MAX_LET_IN} keys")
         require(1 <= self.until_round <= MAX_ROUND, "until_round out of range")
-        require(self.role in ROLES, f"role must be one of {', '.join(ROLES)}")
+        require(self.access in ACCESSES, f"access must be one of {', '.join(ACCESSES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +106,15 @@ class AdmissionProof:
     run: bytes
     operator: bytes  # who signs it
     key: bytes
-    role: str  # one of ROLES
+    access: str  # one of ACCESSES
 
     def __post_init__(self) -> None:
         for what in ("run", "operator", "key"):
             check_digest(getattr(self, what), what)
-        require(self.role in ROLES, f"role must be one of {', '.join(ROLES)}")
+        require(self.access in ACCESSES, f"access must be one of {', '.join(ACCESSES)}")
 
 
-def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
+def access_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators: Collection[bytes]) -> str:
     """Return as what ``key`` was let into ``run``, whose ``operators`` are these, by the admission proof that it shows.
 
     Raises:
@@ -126,7 +126,7 @@ def role_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operators:
         raise EncodingError("an admission proof for another key, or for another run")
     if found.operator not in operators:
         raise SignatureError("the signature of this admission proof is by no operator of the run")
-    return found.role
+    return found.access
 
 
 @dataclass(frozen=True, slots=True)

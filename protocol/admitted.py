@@ -18,7 +18,7 @@ class Admitted:
 
     manifest: Manifest
     run: bytes
-    roles: dict[bytes, str] = field(default_factory=dict)  # of the keys that invitations let in, the first one first
+    accesses: dict[bytes, str] = field(default_factory=dict)  # of the keys that invitations let in, the first one first
     used: Counter[bytes] = field(default_factory=Counter)  # an invitation's key -> how many keys it let in
     out: dict[bytes, int] = field(default_factory=dict)  # keys that were revoked -> the round that was open then
     void: frozenset[bytes] = frozenset()  # the keys of invitations that were revoked
@@ -32,18 +32,18 @@ class Admitted:
 
     def copy(self) -> "Admitted":
         """Return the same, which can go another way."""
-        return replace(self, roles=self.roles.copy(), used=self.used.copy(), out=self.out.copy())
+        return replace(self, accesses=self.accesses.copy(), used=self.used.copy(), out=self.out.copy())
 
     def __contains__(self, key: object) -> bool:
-        return self.manifest.admission.is_open or (key not in self.out and (key in self.named or key in self.roles))
+        return self.manifest.admission.is_open or (key not in self.out and (key in self.named or key in self.accesses))
 
-    def role_of(self, key: bytes) -> str:
+    def access_of(self, key: bytes) -> str:
         """Return what a key that is in may do."""
-        return self.roles.get(key, MEMBER)
+        return self.accesses.get(key, MEMBER)
 
     def trains(self, key: bytes) -> bool:
         """Return whether a key is in, and no guest."""
-        return key in self and self.role_of(key) != GUEST
+        return key in self and self.access_of(key) != GUEST
 
     def fault_of(self, key: bytes, round: int) -> str | None:
         """Return why a claim of ``key`` may not count in ``round``; None: it may.
@@ -52,7 +52,7 @@ class Admitted:
         """
         if key not in self and not (key in self.out and round <= self.out[key] + 1):
             return NOT_ADMITTED
-        return LOOKS_ON if self.role_of(key) == GUEST else None
+        return LOOKS_ON if self.access_of(key) == GUEST else None
 
     def check(self, signed: Signed[Admission], round: int) -> tuple[Admission, Invitation]:
         """Return an admission that can be taken while ``round`` is open, and its invitation.
@@ -87,7 +87,7 @@ class Admitted:
             EncodingError, SignatureError, LedgerError: as ``check``; nothing has changed.
         """
         admission, invitation = self.check(signed, round)
-        self.roles[admission.key] = invitation.role
+        self.accesses[admission.key] = invitation.access
         self.used[invitation.key] += 1
         return admission, invitation
 

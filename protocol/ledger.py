@@ -278,7 +278,7 @@ class Ledger:
             self.admitted.revoke(signed, self.round + 1)
             return
         admission, invitation = self.admitted.take(signed, self.round + 1)
-        if invitation.role == PROVEN:
+        if invitation.access == PROVEN:
             self.reputation.admit(admission.key)
 
     def _take_verdict(self, signed: Signed[Verdict]) -> None:

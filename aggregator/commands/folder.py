@@ -64,17 +64,17 @@ def _lines(status: "AggregatorStatus", *, is_running: bool) -> Iterator[str]:
     yield f"at work, process {status.pid}" if is_running else "not at work"
     yield from (f"  {address}" for address in status.addresses)
     if status.operators is not None and is_running:
-        yield f"{_role(status.operators)}; hears {len(status.operators.heard)} others"
+        yield f"{_acting(status.operators)}; hears {len(status.operators.heard)} others"
         yield from (f"  {name}" for name in status.operators.heard)
     if status.refused:
         yield f"refused: {', '.join(f'{reason} {count}' for reason, count in status.refused.items())}"
 
 
-def _role(one: "AmongOperators") -> str:
+def _acting(one: "AmongOperators") -> str:
     """Return where an operator stands among several."""
-    if one.role == "leader":
+    if one.acts_as == "leader":
         return f"writes, term {one.term}"
-    if one.role == "newcomer":
+    if one.acts_as == "newcomer":
         when = f"once {', '.join(one.waits_for)} answered" if one.waits_for else f"once round {one.from_round} is in"
         return f"begins anew, and takes part {when}"
     if one.leader is None:

@@ -23,8 +23,8 @@ def invite(directory: Path, keys: int, until_round: int | None, guest: bool, pro
 
         if guest and proven:
             raise UserError("--guest trains nothing, so there is nothing to be proven by: leave --guest or --proven out")
-        role = GUEST if guest else PROVEN if proven else MEMBER
-        made = invitation(directory, keys=keys, until_round=until_round, role=role)
+        access = GUEST if guest else PROVEN if proven else MEMBER
+        made = invitation(directory, keys=keys, until_round=until_round, access=access)
         if out is None:
             click.echo(made.text)
             return

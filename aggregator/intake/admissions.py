@@ -78,7 +78,7 @@ class Admissions:
             with noted(self.faults, caller):
                 key = await self._admit(caller, unpack(Signed[Admission], request, max_bytes=_MAX_REQUEST_BYTES))
         ledger = self._context.ledger
-        return pack(Signed.sign(AdmissionProof(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
+        return pack(Signed.sign(AdmissionProof(ledger.run, self._identity.public_key, key, ledger.admitted.access_of(key)), self._identity))
 
     async def _admit(self, caller: PublicKey, signed: Signed[Admission]) -> PublicKey:
         """Put an admission into the log, unless its key is in already; return that key.
@@ -101,7 +101,7 @@ class Admissions:
             self._writing = asyncio.create_task(self._commits.append(entry_of(signed)))
             self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())  # who hung up does not hear of it
             await asyncio.shield(self._writing)  # a caller who hangs up does not end it
-            logger.info("key admitted entries=%d keys=%d", self._context.ledger.size, len(self._context.ledger.admitted.roles))
+            logger.info("key admitted entries=%d keys=%d", self._context.ledger.size, len(self._context.ledger.admitted.accesses))
         return key
 
     async def _on_revoked(self, _caller: PublicKey, request: bytes) -> bytes:

@@ -29,14 +29,14 @@ class Made:
     words: str  # what it is
 
 
-def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None, role: str = MEMBER) -> Made:
+def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None, access: str = MEMBER) -> Made:
     """Return a new invitation, signed by the operator of an aggregator's folder.
 
     Args:
         directory: the aggregator's.
         keys: how many it lets in.
         until_round: the last round before whose commit they come in; None: the run's last one.
-        role: what they may do, one of ``protocol.admission.ROLES``.
+        access: what they may do, one of ``protocol.admission.ACCESSES``.
 
     Raises:
         UserError: nobody is invited to the run, there is no run or no key, or a value cannot be.
@@ -50,12 +50,12 @@ def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None
         raise UserError(f"--keys: an invitation lets in {MAX_LET_IN} peers at most")
     if until_round is not None and until_round > manifest.num_rounds:
         raise UserError(f"--until-round: the run has {manifest.num_rounds} rounds")
-    if role == PROVEN and not manifest.is_audited:
+    if access == PROVEN and not manifest.is_audited:
         raise UserError(f"--proven: the run {manifest.name} is not audited, so nobody has to be proven; leave it out")
     operator, secret, last = log_key(directory), os.urandom(32), until_round or manifest.num_rounds
-    made = Invitation(signed.run, operator.public_key, Identity(secret).public_key, keys, last, role)
+    made = Invitation(signed.run, operator.public_key, Identity(secret).public_key, keys, last, access)
     token = Token(Signed.sign(made, operator), secret)
-    return Made(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[role]}, until round {last}")
+    return Made(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[access]}, until round {last}")
 
 
 def write_invitation(path: Path, text: str) -> None:

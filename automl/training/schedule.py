@@ -12,8 +12,8 @@ Two schedules:
   are sorted by importance (``automl.training.update``).
 
 Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
-many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds. A cohort whose
-name says a size below all trains only what that allows, and a random architecture in the place of the largest.
+many random ones. Model-parallel trains one per cohort and round: in each four rounds the largest, the smallest and two random ones, in an
+order that is drawn. A cohort whose name says a size below all trains only what that allows, and a random one in the place of the largest.
 
 A cohort's size allows architectures up to a part of the range of costs. Costs are MACs (``automl.spaces.cost``), over the whole of the
 supernet's search space, whichever part of it a phase trains: a device is as fast in one phase as in another.
@@ -34,8 +34,8 @@ from manta_swarm.protocol.manifest import SCHEDULES, USUAL, Manifest, Optimizer,
 _REMEMBERED = 4096  # draws: a table's rows are asked for again and again
 _Choice = tuple[int, int, str]  # unit and layer; -1 where it is not of one
 
-_KINDS = ("largest", "smallest", "random")
-_ROLES = (*_KINDS, "random")
+_ROLES = ("largest", "smallest", "random")
+_SANDWICH = (*_ROLES, "random")  # the roles of four architectures
 _MAX_SWEEPS = 8  # of a round: claims count microbatches by architecture, so there are not to be many
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round
 _SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
@@ -209,20 +209,20 @@ class Plan:
         """Return the architectures of a round in a cohort; ``protocol.microbatches`` says which microbatch trains which."""
         space = self.phase(round).space
         if self.algorithm == "data-parallel":
-            roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)
+            roles = _SANDWICH * min(self.local_steps, _MAX_SWEEPS)
             return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(roles))
-        kind, seed = _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"
-        return (drawn(space, self.space, size_of(cohort), seed) if kind == "random" else _of_role(space, kind, seed),)
+        role, seed = _ROLES[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"
+        return (drawn(space, self.space, size_of(cohort), seed) if role == "random" else _of_role(space, role, seed),)
 
     def role(self, round: int, cohort: str) -> int:
-        """Return which of the three roles a cohort's one architecture has in a round of model-parallel; 0 in data-parallel."""
+        """Return the role of a cohort's one architecture in a round of model-parallel, 0 to 2; in data-parallel 0."""
         if self.algorithm == "data-parallel":
             return 0
-        block, place = divmod(round - 1, len(_ROLES))
-        roles = list(_ROLES)
+        block, place = divmod(round - 1, len(_SANDWICH))
+        roles = list(_SANDWICH)
         random.Random(f"{self.seed}:{cohort}:block:{block}").shuffle(roles)
         role = roles[place]
-        return _KINDS.index("random" if role == "largest" and size_of(cohort) < ALL else role)
+        return _ROLES.index("random" if role == "largest" and size_of(cohort) < ALL else role)
 
     def augmentation(self, round: int, architecture: Architecture) -> int:
         """Return how strongly the images of a round's microbatch of an architecture are changed, in percent of the usual strength."""

@@ -45,7 +45,7 @@ class ManifestTrainingSpec:
         return self._asked(round, self._decisive(cohort))
 
     def role(self, round: int, cohort: str) -> int:
-        """Return 0 in data-parallel; in model-parallel which of the three roles the cohort's architecture has in a round."""
+        """Return the role of what a cohort trains in a round: one for all in data-parallel, 0; in model-parallel its architecture's."""
         return self.plan.role(round, cohort)
 
     def sorts_after(self, round: int) -> bool:

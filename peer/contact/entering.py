@@ -154,7 +154,7 @@ async def enter(
         if manifest.admission.how == LIST:
             raise not_listed(manifest, identity)
         own = await _own_proof(node, identity, store, config, manifest, signed.run)
-        if trains and own.unchecked().role == GUEST:
+        if trains and own.unchecked().access == GUEST:
             raise only_a_guest(manifest)
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run), named)
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again

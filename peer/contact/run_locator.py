@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from manta_swarm.network.invitation import read_invitation
 from manta_swarm.peer.store import LastRun
-from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, access_shown
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.light import MAX_SIGNED_PROOF_BYTES
@@ -45,7 +45,7 @@ def check_invitation(told: str) -> None:
     Raises:
         UserError: it is none, or a guest's.
     """
-    if read_invitation(told).invitation.unchecked().role == GUEST:
+    if read_invitation(told).invitation.unchecked().access == GUEST:
         raise UserError("--invitation: it is for guests, who look on and train nothing; ask for one to train by")
 
 
@@ -68,7 +68,7 @@ def admission_proof_of(data: bytes, run: bytes, key: bytes, operators: Collectio
         RemoteFault: it is none, or another key's, or none of the run's operators signed it.
     """
     shown = unpack(Signed[AdmissionProof], data, max_bytes=MAX_SIGNED_PROOF_BYTES)
-    role_shown(shown, run, key, operators)
+    access_shown(shown, run, key, operators)
     return shown
 
 

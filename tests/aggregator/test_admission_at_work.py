@@ -19,7 +19,7 @@ from manta_swarm.network.rpc import OwnNode, Refused
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.entering import NotThere, enter
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionProof, AdmissionRule, role_shown
+from manta_swarm.protocol.admission import GUEST, MEMBER, Admission, AdmissionProof, AdmissionRule, access_shown
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import SignedManifest
@@ -85,7 +85,7 @@ async def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(
     found = verify_directory(directory)
     assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 2 + 1 + 2, {ALICE.public_key, CAROL.public_key})
     async with started(directory, monkeypatch, INVITED) as program:
-        assert program.context.log.ledger.admitted.roles == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
+        assert program.context.log.ledger.admitted.accesses == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
         assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_PROMISE
         with pytest.raises(UserError, match="used up"):
             await entered(program, BOB, told)
@@ -101,12 +101,12 @@ async def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(dir
     carol = await entered(program, CAROL, invitation(directory).text)
     for _ in range(2):
         answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
-        role_shown(
+        access_shown(
             unpack(Signed[AdmissionProof], answer, max_bytes=512), run, BOB.public_key, program.context.log.ledger.manifest.operators
         )
     with pytest.raises(Refused, match="used up"):
         await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
-    assert program.context.log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
+    assert program.context.log.ledger.admitted.accesses.keys() == {CAROL.public_key, BOB.public_key}
     await ended_by_hand(program)
 
 
@@ -114,7 +114,7 @@ async def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goe
     text = invitation(directory).text
     ends = await asyncio.gather(*(entered(program, peer, text) for peer in (ALICE, BOB)), return_exceptions=True)
     assert [isinstance(end, UserError) for end in ends].count(True) == 1
-    assert len(program.context.log.ledger.admitted.roles) == 1
+    assert len(program.context.log.ledger.admitted.accesses) == 1
     assert program.context.log.head.size == 1
 
 
@@ -149,7 +149,7 @@ async def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, progr
 
 
 async def test_a_guest_looks_on_and_is_told_that_it_does_not_train(directory: Path, program: Program) -> None:
-    guest = await entered(program, ALICE, invitation(directory, role=GUEST).text, trains=False)
+    guest = await entered(program, ALICE, invitation(directory, access=GUEST).text, trains=False)
     with pytest.raises(UserError, match="as a guest, who looks on and trains nothing"):
         await entered(program, ALICE)
     bob = await entered(program, BOB, invitation(directory).text)

@@ -77,8 +77,8 @@ def cohorts() -> Log:
 def invited() -> Log:
     """Members, a guest and a key that is taken back, by invitations, of which one is taken back."""
     log = log_of(admission=AdmissionRule("invitation"))
-    log.append([log.admission(ONE), log.admission(TWO), log.admission(THREE, secret=OTHER_SECRETS[0], keys=1, role="proven")])
-    log.append([log.admission(FOUR, secret=OTHER_SECRETS[1], role="guest")])
+    log.append([log.admission(ONE), log.admission(TWO), log.admission(THREE, secret=OTHER_SECRETS[0], keys=1, access="proven")])
+    log.append([log.admission(FOUR, secret=OTHER_SECRETS[1], access="guest")])
     log.grow()
     log.append([log.revocation(TWO), log.revocation(SECRET, INVITED)])
     log.grow(2)

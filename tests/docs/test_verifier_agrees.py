@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.admission import INVITED, ROLES, AdmissionRule
+from manta_swarm.protocol.admission import ACCESSES, INVITED, AdmissionRule
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.records import Header, entry_of
@@ -91,7 +91,7 @@ class Both:
         while self.once_in(3):
             who, secret = self.rng.choice([*WHO, STRANGER]), self.rng.choice((SECRET, STRANGER))
             invitation: dict[str, Any] = {
-                "role": self.rng.choice(ROLES),
+                "access": self.rng.choice(ACCESSES),
                 "keys": self.rng.randint(1, 4),
                 "until_round": self.rng.randint(1, 9),
             }

@@ -77,7 +77,7 @@ class OperatorPrograms(Programs):
     def leader(self, among: Sequence[int] | None = None) -> int | None:
         """Return the operator at work, or one of some, that says that it writes; None: none does."""
         places = self.at_work() if among is None else among
-        return next((place for place in places if self.status_of(place).get("role") == "leader"), None)
+        return next((place for place in places if self.status_of(place).get("acts_as") == "leader"), None)
 
     def wait_for_leader(self) -> int:
         """Return the leader, once there is one."""

@@ -28,14 +28,14 @@ class FilteredNodes:
         self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
         self.manifest, self.network = self.signed.open(), MemoryNetwork()
 
-    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> Signed[AdmissionProof]:
+    def shown(self, peer: Identity, operator: Identity = OPERATOR, access: str = MEMBER) -> Signed[AdmissionProof]:
         """Return a peer's admission proof."""
-        return Signed.sign(AdmissionProof(self.signed.run, operator.public_key, peer.public_key, role), operator)
+        return Signed.sign(AdmissionProof(self.signed.run, operator.public_key, peer.public_key, access), operator)
 
-    async def admission_filter(self, peer: Identity, *, has_proof: bool = False, role: str = MEMBER) -> AdmissionFilter:
+    async def admission_filter(self, peer: Identity, *, has_proof: bool = False, access: str = MEMBER) -> AdmissionFilter:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
-        own = self.shown(peer, role=role) if has_proof else None
+        own = self.shown(peer, access=access) if has_proof else None
         known = Known(self.manifest, self.signed.run, named)
         admission_filter = AdmissionFilter(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
         await admission_filter.open()
@@ -107,7 +107,7 @@ async def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, 
 async def test_a_guest_is_answered_and_found_by_nobody() -> None:
     scene = FilteredNodes(INVITED)
     alice, bob = await scene.admission_filter(ALICE, has_proof=True), await scene.admission_filter(BOB, has_proof=True)
-    guest = await scene.admission_filter(STRANGER, has_proof=True, role=GUEST)
+    guest = await scene.admission_filter(STRANGER, has_proof=True, access=GUEST)
     for member in (alice, bob):  # the one hears of it by its records first, the other by its call
         await guest.publish("members", b"guest", ttl_s=60)
         assert await member.lookup("members") == {}

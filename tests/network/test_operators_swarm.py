@@ -47,10 +47,10 @@ def test_rounds_go_on_without_the_leader_stop_without_a_quorum_and_nothing_promi
 
         lose_disk(tmp_path / name_of(lost))
         programs.start_operator(lost)
-        programs.wait_until(lambda: programs.status_of(lost).get("role") == "newcomer", "it begins anew")
-        programs.wait_until(lambda: programs.status_of(lost).get("role") in ("follower", "leader"), "it takes part")
+        programs.wait_until(lambda: programs.status_of(lost).get("acts_as") == "newcomer", "it begins anew")
+        programs.wait_until(lambda: programs.status_of(lost).get("acts_as") in ("follower", "leader"), "it takes part")
         assert "this operator takes part from round" in programs.log(name_of(lost))
-        gone = next(place for place in minority if programs.status_of(place).get("role") != "leader")
+        gone = next(place for place in minority if programs.status_of(place).get("acts_as") != "leader")
         programs.kill(name_of(gone))
         at_work = [place for place in range(4) if place != gone]
         before = programs.round(at_work)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.network.invitation import Token
-from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionProof, AdmissionRule, Invitation, role_shown
+from manta_swarm.protocol.admission import GUEST, PROVEN, Admission, AdmissionProof, AdmissionRule, Invitation, access_shown
 from manta_swarm.protocol.admitted import LOOKS_ON, NOT_ADMITTED
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
@@ -30,7 +30,7 @@ def invited_run(**changes: Any) -> Ledger:
 
 
 def invitation(ledger: Ledger, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> Signed[Invitation]:
-    made = Invitation(ledger.run, operator.public_key, secret.public_key, keys=2, until_round=3, role="member")
+    made = Invitation(ledger.run, operator.public_key, secret.public_key, keys=2, until_round=3, access="member")
     return Signed.sign(replace(made, **changes), operator)
 
 
@@ -50,12 +50,12 @@ def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
 def test_whom_the_manifest_names_is_in_from_the_start() -> None:
     ledger = invited_run(audits=(AuditRules(named=(BOB.public_key,), proven=(ALICE.public_key,)),))
     commit(ledger, [header_of(ledger, peer) for peer in (OPERATOR, ALICE, BOB)])
-    assert ledger.admitted.roles == {}
+    assert ledger.admitted.accesses == {}
 
 
 def test_a_guest_is_in_and_its_claims_count_nowhere() -> None:
     ledger = invited_run()
-    ledger.append(admission(invitation(ledger, role=GUEST), ALICE))
+    ledger.append(admission(invitation(ledger, access=GUEST), ALICE))
     assert ALICE.public_key in ledger.admitted
     assert not ledger.admitted.trains(ALICE.public_key)
     not_taken(ledger, header_of(ledger, ALICE), LOOKS_ON, ClaimError)
@@ -65,8 +65,8 @@ def test_a_guest_is_in_and_its_claims_count_nowhere() -> None:
 def test_who_comes_in_by_an_invitation_of_the_proven_is_proven_from_the_start_as_whom_the_manifest_lists() -> None:
     ledger = invited_run(audits=(AuditRules(named=(OPERATOR.public_key,), proven=(CAROL.public_key,)),))
     before = ledger.copy()
-    for peer, secret, role in ((ALICE, SECRET, PROVEN), (BOB, OTHER_SECRET, "member")):
-        ledger.append(admission(invitation(ledger, secret=secret, role=role), peer, secret))
+    for peer, secret, access in ((ALICE, SECRET, PROVEN), (BOB, OTHER_SECRET, "member")):
+        ledger.append(admission(invitation(ledger, secret=secret, access=access), peer, secret))
     assert [ledger.reputation.is_proven(peer.public_key) for peer in (ALICE, BOB, CAROL)] == [True, False, True]
     assert not before.reputation.is_proven(ALICE.public_key)
 
@@ -80,7 +80,7 @@ def test_an_invitation_lets_in_as_many_keys_as_it_says_each_once() -> None:
     refused(ledger, admission(signed, CAROL), match="used up")
     refused(ledger, admission(invitation(ledger, keys=1), CAROL), match="used up")  # another of the same key
     ledger.append(admission(invitation(ledger, secret=OTHER_SECRET), CAROL, OTHER_SECRET))
-    assert list(ledger.admitted.roles) == [ALICE.public_key, BOB.public_key, CAROL.public_key]
+    assert list(ledger.admitted.accesses) == [ALICE.public_key, BOB.public_key, CAROL.public_key]
 
 
 def test_each_operator_invites() -> None:
@@ -166,7 +166,7 @@ def test_a_rule_that_says_two_things_is_none(rule: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"keys": 0}, {"until_round": 0}, {"role": "boss"}, {"key": bytes(32)}, {"operator": bytes(32)}, {"run": b"run"}]
+    "changes", [{"keys": 0}, {"until_round": 0}, {"access": "boss"}, {"key": bytes(32)}, {"operator": bytes(32)}, {"run": b"run"}]
 )
 def test_an_invitation_out_of_range_is_none(changes: dict[str, Any]) -> None:
     sound = invitation(invited_run()).unchecked()
@@ -174,10 +174,10 @@ def test_an_invitation_out_of_range_is_none(changes: dict[str, Any]) -> None:
         replace(sound, **changes)
 
 
-@pytest.mark.parametrize("role", [GUEST, "member", PROVEN])
-def test_a_token_lets_in_whoever_has_it_and_a_ledger_that_follows_goes_the_same_way(role: str) -> None:
+@pytest.mark.parametrize("access", [GUEST, "member", PROVEN])
+def test_a_token_lets_in_whoever_has_it_and_a_ledger_that_follows_goes_the_same_way(access: str) -> None:
     ledger = invited_run(audits=(AuditRules(named=(OPERATOR.public_key,)),))
-    token = Token.from_text(Token(invitation(ledger, role=role), b"\x21" * 32).to_text())
+    token = Token.from_text(Token(invitation(ledger, access=access), b"\x21" * 32).to_text())
     assert token.open().keys == 2
     stepped = ledger.copy()
     step = ledger.append(entry_of(token.admission(ALICE.public_key)))
@@ -206,11 +206,11 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
 def test_an_admission_proof_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
     shown = Signed.sign(AdmissionProof(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
-    assert role_shown(shown, run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
+    assert access_shown(shown, run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
     for wrong in ((sha256(b"other"), ALICE.public_key), (run, BOB.public_key)):
         with pytest.raises(EncodingError):
-            role_shown(shown, *wrong, [OPERATOR.public_key])
+            access_shown(shown, *wrong, [OPERATOR.public_key])
     with pytest.raises(SignatureError):
-        role_shown(shown, run, ALICE.public_key, [BOB.public_key])
+        access_shown(shown, run, ALICE.public_key, [BOB.public_key])
     with pytest.raises(SignatureError):
-        role_shown(Signed.sign(shown.unchecked(), BOB), run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])
+        access_shown(Signed.sign(shown.unchecked(), BOB), run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])

@@ -150,7 +150,7 @@ def test_who_had_the_other_view_is_named_in_stereo_runs_only() -> None:
 
 
 def revoked(log: Ledger, peer: Identity) -> None:
-    log.admitted.roles.pop(peer.public_key, None)
+    log.admitted.accesses.pop(peer.public_key, None)
     log.admitted.named -= {peer.public_key}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from manta_swarm.protocol.admission import Admission, AdmissionProof, AdmissionRule, Invitation, role_shown
+from manta_swarm.protocol.admission import Admission, AdmissionProof, AdmissionRule, Invitation, access_shown
 from manta_swarm.protocol.errors import RemoteFault
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.records import InclusionPromise, entry_of
@@ -21,7 +21,7 @@ def run_named(name: str) -> Ledger:
 
 
 def admission_to(ledger: Ledger, peer: Identity) -> bytes:
-    invitation = Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=3, until_round=9, role="member")
+    invitation = Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=3, until_round=9, access="member")
     return entry_of(Signed.sign(Admission(Signed.sign(invitation, OPERATOR), peer.public_key), SECRET))
 
 
@@ -58,23 +58,25 @@ def test_an_inclusion_promise_of_one_kind_of_promise_is_none_of_another() -> Non
     inclusion_promise = Signed.sign(InclusionPromise(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
     taken_for_a_pass = Signed(AdmissionProof, inclusion_promise.payload, inclusion_promise.signature)
     with pytest.raises(RemoteFault):
-        role_shown(taken_for_a_pass, sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
+        access_shown(taken_for_a_pass, sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), (2**255 - 19).to_bytes(32, "little"), b"short"])
 def test_a_key_of_low_order_or_none_is_nobodys_in_an_admission(key: bytes) -> None:
     invitation = Signed.sign(
-        Invitation(sha256(b"run"), OPERATOR.public_key, SECRET.public_key, keys=1, until_round=1, role="member"), OPERATOR
+        Invitation(sha256(b"run"), OPERATOR.public_key, SECRET.public_key, keys=1, until_round=1, access="member"), OPERATOR
     )
     with pytest.raises(ValueError, match="key"):
         Admission(invitation, key)
     with pytest.raises(ValueError, match="key"):
-        Invitation(sha256(b"run"), OPERATOR.public_key, key, keys=1, until_round=1, role="member")
+        Invitation(sha256(b"run"), OPERATOR.public_key, key, keys=1, until_round=1, access="member")
 
 
 def test_an_admission_with_a_signature_plus_the_order_of_the_group_is_refused() -> None:
     ledger = run_named("first")
-    invitation = Signed.sign(Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=1, until_round=9, role="member"), OPERATOR)
+    invitation = Signed.sign(
+        Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=1, until_round=9, access="member"), OPERATOR
+    )
     good = Signed.sign(Admission(invitation, ALICE.public_key), SECRET)
     refused(ledger, entry_of(Signed(Admission, good.payload, _plus_order(good.signature))), RemoteFault)
     other = Signed(Invitation, invitation.payload, _plus_order(invitation.signature))

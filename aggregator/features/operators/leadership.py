@@ -79,13 +79,13 @@ class Leadership(Feature):
         heard = self.service.leader
         names = tuple(peer_name(key) for key in sorted(self._contact.heard))
         if self.writing is not None and self._leader is not None:
-            return AmongOperators(role="leader", term=self._leader.ballot.term, leader=peer_name(self._own_operator.key), heard=names)
+            return AmongOperators(acts_as="leader", term=self._leader.ballot.term, leader=peer_name(self._own_operator.key), heard=names)
         leader = None if heard is None else peer_name(heard.key)
         if not self._own_operator.coming.takes_part:
             lacking, round_ = self._own_operator.coming.waits_for()
             waits_for = tuple(peer_name(key) for key in lacking)
-            return AmongOperators(role="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
-        return AmongOperators(role="follower", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
+            return AmongOperators(acts_as="newcomer", term=0, leader=leader, heard=names, waits_for=waits_for, from_round=round_)
+        return AmongOperators(acts_as="follower", term=0 if heard is None else heard.ballot.term, leader=leader, heard=names)
 
     async def start(self) -> None:
         """Answer from now on.

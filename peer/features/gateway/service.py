@@ -25,7 +25,7 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import Gift, LeaseSession, Returns, lost
 from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
 from manta_swarm.peer.submit.making import named_by_claim
-from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, access_shown
 from manta_swarm.protocol.admitted import LOOKS_ON
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
@@ -109,7 +109,7 @@ class Entrance:
         invitation = admission.invitation.unchecked()
         if admission.key != key or invitation.run != self._run or invitation.operator not in self._manifest.operators:
             raise NotAdmitted("an admission of another key, to another run, or by somebody who is no operator of it")
-        if invitation.role == GUEST:
+        if invitation.access == GUEST:
             raise NotAdmitted(LOOKS_ON)
         digest = admission.invitation.digest
         if digest in self._refused and self._clock.now_ms() < self._refused[digest][0] + _REFUSED_MS:
@@ -123,7 +123,7 @@ class Entrance:
                 self._refused.popitem(last=False)
             raise NotAdmitted(str(error)) from error
         shown = unpack(Signed[AdmissionProof], answer, max_bytes=MAX_SIGNED_PROOF_BYTES)
-        role_shown(shown, self._run, key, self._manifest.operators)
+        access_shown(shown, self._run, key, self._manifest.operators)
         return shown
 
 

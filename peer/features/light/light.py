@@ -21,7 +21,7 @@ from manta_swarm.peer.features.light.work import Done, LightWork, NoUse
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof, role_shown
+from manta_swarm.protocol.admission import GUEST, LIST, AdmissionProof, access_shown
 from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
@@ -66,7 +66,7 @@ class Entry:
         shown = self._kept(manifest, run)
         if shown is None and self._told is None:
             raise not_invited(manifest, self._identity)
-        if shown is not None and shown.unchecked().role == GUEST:
+        if shown is not None and shown.unchecked().access == GUEST:
             raise only_a_guest(manifest)
         admission = () if shown is not None or self._told is None else (admission_by(self._told, self._identity, run),)
         request = EnterRequest(run, key, () if shown is None else (shown,), admission)
@@ -76,7 +76,7 @@ class Entry:
             if shown is not None:
                 raise UserError(f"{manifest.name} does not let your key in any more ({error}): ask its operator why") from error
             raise not_let_in(manifest, error) from error
-        role_shown(found, run, key, manifest.operators)
+        access_shown(found, run, key, manifest.operators)
         if shown is None:
             self._store.own_proof(run).write(pack(found))
 

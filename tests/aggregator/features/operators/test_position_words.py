@@ -16,15 +16,15 @@ FOUND = {"name": "r", "run": "0123", "round": 3, "num_rounds": 9, "ledger_size":
 @pytest.mark.parametrize(
     ("position", "said"),
     [
-        ({"role": "leader", "term": 4, "leader": "A", "heard": ["B"]}, "writes, term 4; hears 1 others"),
-        ({"role": "follower", "term": 4, "leader": "A", "heard": ["A"]}, "does not write; A does, term 4; hears 1 others"),
-        ({"role": "follower", "term": 0, "leader": None, "heard": []}, "does not write, and hears nobody who does; hears 0 others"),
+        ({"acts_as": "leader", "term": 4, "leader": "A", "heard": ["B"]}, "writes, term 4; hears 1 others"),
+        ({"acts_as": "follower", "term": 4, "leader": "A", "heard": ["A"]}, "does not write; A does, term 4; hears 1 others"),
+        ({"acts_as": "follower", "term": 0, "leader": None, "heard": []}, "does not write, and hears nobody who does; hears 0 others"),
         (
-            {"role": "newcomer", "term": 0, "leader": "A", "heard": ["A"], "waits_for": ["B", "C"], "from_round": 8},
+            {"acts_as": "newcomer", "term": 0, "leader": "A", "heard": ["A"], "waits_for": ["B", "C"], "from_round": 8},
             "begins anew, and takes part once B, C answered; hears 1 others",
         ),
         (
-            {"role": "newcomer", "term": 0, "leader": "A", "heard": ["A"], "waits_for": [], "from_round": 8},
+            {"acts_as": "newcomer", "term": 0, "leader": "A", "heard": ["A"], "waits_for": [], "from_round": 8},
             "begins anew, and takes part once round 8 is in; hears 1 others",
         ),
     ],

@@ -57,15 +57,15 @@ class Invited:
         signed = unpack(Signed[Admission], request, max_bytes=2048)
         self.asked.append(request)
         admission, invitation = self.admitted.take(signed, 1)
-        return pack(self.shown(admission.key, role=invitation.role))
+        return pack(self.shown(admission.key, access=invitation.access))
 
-    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Signed[AdmissionProof]:
+    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, access: str = MEMBER) -> Signed[AdmissionProof]:
         """Return an admission proof of ``key``."""
-        return Signed.sign(AdmissionProof(run or self.run, operator.public_key, key, role), operator)
+        return Signed.sign(AdmissionProof(run or self.run, operator.public_key, key, access), operator)
 
-    def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Token:
+    def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, access: str = MEMBER) -> Token:
         secret = os.urandom(32)
-        made = Invitation(run or self.run, operator.public_key, Identity(secret).public_key, keys, 5, role)
+        made = Invitation(run or self.run, operator.public_key, Identity(secret).public_key, keys, 5, access)
         return Token(Signed.sign(made, operator), secret)
 
     async def enter(self, identity: Identity, directory: Path, told: str | None = None) -> None:
@@ -126,8 +126,8 @@ async def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) 
             "no operator": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(operator=CAROL).admission(ALICE.public_key),)),
             "of another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
             "to another run": EnterRequest(invited.run, ALICE.public_key, (), (elsewhere.admission(ALICE.public_key),)),
-            "guest": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(role=GUEST).admission(ALICE.public_key),)),
-            "a guest,": EnterRequest(invited.run, BOB.public_key, (invited.shown(BOB.public_key, role=GUEST),), ()),
+            "guest": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(access=GUEST).admission(ALICE.public_key),)),
+            "a guest,": EnterRequest(invited.run, BOB.public_key, (invited.shown(BOB.public_key, access=GUEST),), ()),
         }
         for why, request in bad.items():
             with pytest.raises(NotLetIn, match=why):
