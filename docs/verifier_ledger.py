@@ -150,13 +150,13 @@ class Ledger:
         self.verdicts: dict[bytes, SimpleNamespace] = {}  # by digest; with `listed` what stands after the newest round's entry
         self.listed: list[Listed] = []
         always = (*m.operators, *m.admission.keys, *(key for rules in m.audits for key in (*rules.named, *rules.proven)))
-        self.admitted, self.guests, self.out, self.void, self.used = set(always), set(), {}, set(), Counter()
+        self.admitted, self.guests, self.out, self.revoked, self.used = set(always), set(), {}, set(), Counter()
         self.given = {key for rules in m.audits for key in rules.proven}
         self.good: Counter[bytes] = Counter()
         self.lost: dict[bytes, int] = {}
         self.guilty: set[bytes] = set()
         self.audits: dict[bytes, Audit] = {}
-        self.unpaid: dict[int, tuple[Listed, ...]] = {}
+        self.pending: dict[int, tuple[Listed, ...]] = {}
         self.payouts: dict[bytes, bytes] = {}  # by key: the account that its newest claim names
         self.credits: Counter[bytes] = Counter()  # by account
         self.earned: Counter[bytes] = Counter()  # by key
@@ -206,7 +206,7 @@ class Ledger:
         hold("E1", invitation.run == self.run, "an invitation to another run")
         hold("E4", invitation.operator in self.m.operators, "it is no operator's")
         hold("E5", said.key not in self.admitted and said.key not in self.out)
-        hold("E4", invitation.key not in self.void, "it was taken back")
+        hold("E4", invitation.key not in self.revoked, "it was taken back")
         hold("E4", self.round + 1 <= invitation.until_round, "it has ended")
         hold("E4", self.used[invitation.key] < invitation.keys, "it is used up")
         self.used[invitation.key] += 1
@@ -226,8 +226,8 @@ class Ledger:
             self.out[said.target] = self.round + 1
         else:
             hold("E3", self.m.admission.how == "invitation")
-            hold("E6", said.target not in self.void, "not of an invitation that stands")
-            self.void.add(said.target)
+            hold("E6", said.target not in self.revoked, "not of an invitation that stands")
+            self.revoked.add(said.target)
 
     def take_verdict(self, signed: SimpleNamespace) -> None:
         said, digest = opened("verdict", VERDICT, "auditor", signed), digest_of(signed)
@@ -335,18 +335,18 @@ class Ledger:
         hold("E1", said.run == self.run)
         hold("E30", said.commit == self.rounds[-1].commit)
         self.judge()
-        for round in list(self.unpaid):
+        for round in list(self.pending):
             self.pay(round)
         self.is_settled = True
 
     def turn(self, commit: bytes, listed: tuple[Listed, ...]) -> None:
         """What a round's entry does: it takes the verdicts before it, pays, and draws."""
         self.judge()
-        self.unpaid[self.round], self.listed = listed, []
+        self.pending[self.round], self.listed = listed, []
         self.payouts |= {key: payout for row in listed for key, payout in zip(row.keys, row.payouts, strict=True)}
-        for round in [each for each in self.unpaid if each <= self.round - (self.rules.pending_rounds if self.rules else 0)]:
+        for round in [each for each in self.pending if each <= self.round - (self.rules.pending_rounds if self.rules else 0)]:
             self.pay(round)
-        rows = self.unpaid.get(self.round - 1, ()) if self.rules else ()
+        rows = self.pending.get(self.round - 1, ()) if self.rules else ()
         chosen = drawn(self.rules, commit, rows, self.good) if rows else ()
         for row in rows:
             others = [key for key in self.rules.named if key not in row.keys]
@@ -383,7 +383,7 @@ class Ledger:
     def pay(self, round: int) -> None:
         """§7: pay a round, once."""
         m, work, audited, accounts = self.m, {}, Counter(), {}
-        for row in self.unpaid.pop(round):
+        for row in self.pending.pop(round):
             audit = self.audits.pop(row.digest, None) or Audit(round, row, b"", {}, (None,) * len(row.keys))
             accounts |= dict(zip(row.keys, row.payouts, strict=True))
             for key, weight, proven, outcome in zip(row.keys, row.weights, row.proven, audit.outcomes, strict=True):

@@ -21,7 +21,7 @@ class Admitted:
     accesses: dict[bytes, str] = field(default_factory=dict)  # of the keys that invitations let in, the first one first
     used: Counter[bytes] = field(default_factory=Counter)  # an invitation's key -> how many keys it let in
     out: dict[bytes, int] = field(default_factory=dict)  # keys that were revoked -> the round that was open then
-    void: frozenset[bytes] = frozenset()  # the keys of invitations that were revoked
+    revoked: frozenset[bytes] = frozenset()  # the keys of invitations that were revoked
     revocations: tuple[Signed[Revocation], ...] = ()  # in the log's order
     named: frozenset[bytes] = field(init=False)  # keys that the manifest lets in
 
@@ -72,7 +72,7 @@ class Admitted:
             raise LedgerError("the key is in already")
         if admission.key in self.out:
             raise LedgerError(TAKEN_BACK)
-        if invitation.key in self.void:
+        if invitation.key in self.revoked:
             raise LedgerError("an operator of the run took the invitation back")
         if round > invitation.until_round:
             raise LedgerError(f"the invitation ended with round {invitation.until_round}")
@@ -110,7 +110,7 @@ class Admitted:
                 raise LedgerError("this key is not in, or was taken back before")
             return revocation
         self._check_invited()
-        if revocation.target in self.void:
+        if revocation.target in self.revoked:
             raise LedgerError("this invitation was taken back before")
         return revocation
 
@@ -124,7 +124,7 @@ class Admitted:
         if revocation.what == PEER:
             self.out[revocation.target] = round
         else:
-            self.void |= {revocation.target}
+            self.revoked |= {revocation.target}
         self.revocations = (*self.revocations, signed)
 
     def _check_invited(self) -> None:

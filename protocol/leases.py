@@ -66,7 +66,7 @@ class Leases:
     _addresses: OrderedDict[str, _Address] = field(default_factory=OrderedDict)
 
     def open(self, base: bytes, *, now_ms: float, due_ms: float, next_ms: float, max_microbatches: int) -> None:
-        """Hand out leases for work on ``base``; what was leased before is void.
+        """Hand out leases for work on ``base``; what was leased before may not come back.
 
         Args:
             base: the commit.
@@ -176,7 +176,7 @@ class Leases:
         return lease
 
     def take(self, lease: Leased, name: bytes, now_ms: float) -> bool:
-        """The return of this name is taken; False: it is not, for the lease is void by now, or another one was taken meanwhile."""
+        """The return of this name is taken; False: it is not, for the lease is over by now, or another one was taken meanwhile."""
         if self._leases.get(lease.key) is not lease or lease.given_back is not None or not self._has_place(lease, now_ms):
             return False
         lease.given_back = name

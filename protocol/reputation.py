@@ -103,14 +103,14 @@ class Reputation:
     lost: dict[bytes, int] = field(default_factory=dict)  # by key: the newest round with whose entry it was demoted, or found guilty
     guilty: dict[bytes, Fault] = field(default_factory=dict)
     faults: dict[bytes, tuple[Fault, ...]] = field(default_factory=dict)  # by key, the oldest first
-    unpaid: dict[int, tuple[Work, ...]] = field(default_factory=dict)  # by round: those that are not paid yet, the oldest first
-    audits: dict[bytes, Audit] = field(default_factory=dict)  # by contribution: those of the unpaid rounds that were drawn
+    pending: dict[int, tuple[Work, ...]] = field(default_factory=dict)  # by round: those that are not paid yet, the oldest first
+    audits: dict[bytes, Audit] = field(default_factory=dict)  # by contribution: those of the pending rounds that were drawn
     paid: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)  # by key and account: all that was paid
     earned: Counter[bytes] = field(default_factory=Counter)  # by key: the same
     payouts: dict[bytes, bytes] = field(default_factory=dict)  # by key: the account that its newest claim named
     paid_now: tuple[Paid, ...] = ()  # the rounds that were paid with the newest entry, the oldest first
 
-    _shares: dict[int, dict[bytes, int]] = field(default_factory=dict, repr=False)  # by unpaid round: see ``expected``
+    _shares: dict[int, dict[bytes, int]] = field(default_factory=dict, repr=False)  # by pending round: see ``expected``
 
     def __post_init__(self) -> None:
         if self.rules is not None and not self.round:
@@ -124,7 +124,7 @@ class Reputation:
             lost=self.lost.copy(),
             guilty=self.guilty.copy(),
             faults=self.faults.copy(),
-            unpaid=self.unpaid.copy(),
+            pending=self.pending.copy(),
             audits=self.audits.copy(),
             paid=self.paid.copy(),
             earned=self.earned.copy(),
@@ -148,7 +148,7 @@ class Reputation:
 
     def account(self, key: bytes) -> Account:
         """Return what a key has earned, for whichever account."""
-        pending = [(round_, self.expected(round_).get(key, 0)) for round_ in self.unpaid]
+        pending = [(round_, self.expected(round_).get(key, 0)) for round_ in self.pending]
         return Account(self.earned[key], tuple(each for each in pending if each[1]), self.faults.get(key, ()))
 
     def credits(self) -> dict[bytes, int]:
@@ -204,20 +204,20 @@ class Reputation:
         self.round, self.paid_now = round, ()
         for verdict in verdicts:
             self._take(verdict)
-        self.unpaid[round] = tuple(works)
+        self.pending[round] = tuple(works)
         self.payouts.update(pair for work in works for pair in zip(work.keys, work.payouts, strict=True))
         pending_rounds = 0 if self.rules is None else self.rules.pending_rounds
-        for old in [old for old in self.unpaid if old <= round - pending_rounds]:
+        for old in [old for old in self.pending if old <= round - pending_rounds]:
             self._pay(old)
-        if self.rules is not None and round - 1 in self.unpaid:
-            self._draw(self.rules, commit, self.unpaid[round - 1])
+        if self.rules is not None and round - 1 in self.pending:
+            self._draw(self.rules, commit, self.pending[round - 1])
 
     def settle(self, verdicts: Sequence[Verdict]) -> None:
         """The run is over: take the last verdicts, and pay all that is not paid yet."""
         self.paid_now = ()
         for verdict in verdicts:
             self._take(verdict)
-        for round_ in list(self.unpaid):
+        for round_ in list(self.pending):
             self._pay(round_)
 
     def decides_all(self, verdicts: Sequence[Verdict]) -> bool:
@@ -279,7 +279,7 @@ class Reputation:
     def _weights(self, round: int) -> dict[bytes, int]:
         """Return what those claims of a round weigh that are paid: found good, or of a key that was proven then and lost nothing since."""
         weights = {}
-        for work in self.unpaid[round]:
+        for work in self.pending[round]:
             for key, weight, was_proven, outcome in zip(work.keys, work.weights, work.proven, self._outcomes(work), strict=True):
                 is_clean = outcome is None and was_proven and self.lost.get(key, -1) < round
                 if weight and (outcome == Outcome.GOOD or is_clean):  # a key that stands twice is paid once
@@ -287,19 +287,19 @@ class Reputation:
         return weights
 
     def _pay(self, round: int) -> None:
-        accounts = {key: account for work in self.unpaid[round] for key, account in zip(work.keys, work.payouts, strict=True)}
-        audits = tuple(self.audits[work.contribution] for work in self.unpaid[round] if work.contribution in self.audits)
+        accounts = {key: account for work in self.pending[round] for key, account in zip(work.keys, work.payouts, strict=True)}
+        audits = tuple(self.audits[work.contribution] for work in self.pending[round] if work.contribution in self.audits)
         self.paid_now += (Paid(round, self.expected(round), audits),)
         self._credit(self.expected(round), accounts)
         self._credit(share_out(self.pools.audits, self._audited(round)), self.payouts)
         self._shares.pop(round, None)
-        for work in self.unpaid.pop(round):
+        for work in self.pending.pop(round):
             self.audits.pop(work.contribution, None)
 
     def _audited(self, round: int) -> dict[bytes, int]:
         """Return for how many samples of a round everybody's audits counted: those that said what it came to."""
         samples = Counter[bytes]()
-        for work in self.unpaid[round]:
+        for work in self.pending[round]:
             audit = self.audits.get(work.contribution)
             for verdict in audit.verdicts if audit is not None else ():
                 if audit is not None and verdict.outcomes == audit.outcomes:

@@ -250,7 +250,7 @@ class FeedService:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
         ledger = self._log.ledger
         earned: tuple[int, ...] = ()
-        if ask.round in ledger.reputation.unpaid:
+        if ask.round in ledger.reputation.pending:
             earned = (ledger.reputation.expected(ask.round).get(ask.key, 0),)
         elif ledger.table_at(ask.round) and ask.round <= self._round:
             earned = (self._table_of(ask.round).earned.get(ask.key, 0),)

@@ -43,7 +43,7 @@ def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, Earned]
     Also those keys are there that have nothing, but were found out.
     """
     pending = dict[tuple[bytes, bytes], list[tuple[int, int]]]()
-    for round_, works in reputation.unpaid.items():
+    for round_, works in reputation.pending.items():
         accounts = {key: account for work in works for key, account in zip(work.keys, work.payouts, strict=True)}
         for key, amount in reputation.expected(round_).items():
             if amount:
@@ -82,9 +82,9 @@ def settled_in_words(reputation: Reputation, num_rounds: int, *, is_settled: boo
         return ""
     if is_settled:
         return "settled: all that the run pays is paid"
-    if not reputation.unpaid:
+    if not reputation.pending:
         return "not settled yet"
-    first, last = min(reputation.unpaid), max(reputation.unpaid)
+    first, last = min(reputation.pending), max(reputation.pending)
     paid = f"rounds up to {first - 1} are paid" if first > 1 else "no round is paid yet"
     return f"{paid}; round {last} is paid {_with(paid_with(reputation.rules, num_rounds, last))}"
 

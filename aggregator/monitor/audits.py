@@ -90,7 +90,7 @@ class Audits:
 
     @property
     def in_doubt(self) -> list[AuditSeen]:
-        """The contributions of unpaid rounds against which somebody spoke, while it is not decided."""
+        """The contributions of pending rounds against which somebody spoke, while it is not decided."""
         return [one for one in self.waiting.values() if one.is_in_doubt]
 
     def num_claims(self) -> dict[Outcome | None, int]:

@@ -42,7 +42,7 @@ def shown_round(one: RoundSeen) -> Json:
 
 def shown_contribution(one: ContributionSeen, view: View) -> Json:
     """Return an element of ``contributions_list`` of ``/api/rounds/{round}``."""
-    is_paid = one.round not in view.reputation.unpaid
+    is_paid = one.round not in view.reputation.pending
     return {
         "founder": peer_name(one.founder),
         "cohort": one.cohort,
@@ -71,7 +71,7 @@ def shown_contribution(one: ContributionSeen, view: View) -> Json:
 def _is_audited(one: ContributionSeen, view: View) -> bool | None:
     """Return whether a contribution was drawn; None: that is not known yet, or not any more."""
     if view.manifest.is_audited and view.audits.find(one.digest) is None:
-        is_between = one.round in view.reputation.unpaid and one.round < view.round
+        is_between = one.round in view.reputation.pending and one.round < view.round
         return False if is_between else None
     return view.manifest.is_audited
 
@@ -94,7 +94,7 @@ def shown_claim(claim: ClaimSeen, view: View) -> Json:
         "microbatches": claim.microbatches,
         "samples": claim.samples,
         "credit": view.credit_of(claim),
-        "is_paid": claim.round not in view.reputation.unpaid,
+        "is_paid": claim.round not in view.reputation.pending,
         "age": claim.age,
         "cohort": claim.cohort,
         "founder": peer_name(claim.founder),

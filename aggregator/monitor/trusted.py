@@ -133,7 +133,7 @@ def _paid_up_to(reputation: Reputation, manifest: Manifest) -> Json:
     """Return up to where the run is paid, and from which round on the settlement pays."""
     pending_rounds = 0 if reputation.rules is None else reputation.rules.pending_rounds
     return {
-        "last_paid_round": min(reputation.unpaid, default=reputation.round + 1) - 1,
+        "last_paid_round": min(reputation.pending, default=reputation.round + 1) - 1,
         "last_before_settlement": max(0, manifest.num_rounds - pending_rounds),
     }
 

@@ -121,7 +121,7 @@ class View:
             return claim.credit
         newest = self.peers[claim.key].newest if claim.key in self.peers else ()
         known = next((one for one in newest if (one.round, one.index) == (claim.round, claim.index)), None)
-        if claim.round in self.reputation.unpaid:
+        if claim.round in self.reputation.pending:
             return self.reputation.expected(claim.round).get(claim.key, 0) if known is None or known.weight else 0
         return None if known is None else known.credit or 0
 

@@ -72,13 +72,13 @@ class Credit:
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
-        self._unpaid = self._payout_receipts.unpaid()  # by round
+        self._pending = self._payout_receipts.pending()  # by round
         self._kept = self._load()
         self._show()
 
     def ask(self) -> None:
         """Find out what was earned so far."""
-        self._begin(self._ask((*self._unpaid, 0)))
+        self._begin(self._ask((*self._pending, 0)))
 
     def counted(self, round_: int, claim: Signed[Claim], found: ProvenContribution | None) -> None:
         """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
@@ -113,22 +113,22 @@ class Credit:
     async def _counted(self, round_: int, claim: Signed[Claim], found: ProvenContribution | None) -> None:
         if found is not None and found.proof is not None:
             payout_receipt = PayoutReceipt(found.proof, claim)
-            self._unpaid[round_] = payout_receipt
+            self._pending[round_] = payout_receipt
             await self._keep(round_, payout_receipt)
-        await self._ask(sorted({*self._unpaid, round_}))
+        await self._ask(sorted({*self._pending, round_}))
 
     async def _ask(self, rounds: Sequence[int]) -> None:
         async with self._turn:
             for round_ in rounds:
                 try:
                     word = await self._log.credit(round_)
-                    is_open = round_ not in self._kept.newest or round_ in self._unpaid
+                    is_open = round_ not in self._kept.newest or round_ in self._pending
                     found = await self._computed(round_) if round_ and is_open else None
                 except MantaError as error:  # the figures are for people: nothing waits for them, and the next word has all of them
                     logger.info("credit not told round=%d reason=%s", round_, error)
                     return
                 self._take(round_, word, found)
-                if (payout_receipt := self._unpaid.pop(round_, None)) is not None:
+                if (payout_receipt := self._pending.pop(round_, None)) is not None:
                     claims, paid = ((), word.earned) if found is None else (_kept(found.contributions), (found.earned,))
                     await self._keep(round_, replace(payout_receipt, claims=claims, paid=paid))
 
@@ -165,7 +165,7 @@ class Credit:
 
     def _proven(self, round_: int) -> ProvenRound | None:
         """Return a round under the tree head that its payout receipt has, if there is one; None: the round is not known here any more."""
-        payout_receipt, commitment = self._unpaid.get(round_), self._commits.commitment(round_)
+        payout_receipt, commitment = self._pending.get(round_), self._commits.commitment(round_)
         if payout_receipt is not None:
             return self._log.proven(payout_receipt.listing.receipt)
         return None if commitment is None else commitment.proven

@@ -71,7 +71,7 @@ class PayoutReceiptFolder:
         with contextlib.suppress(NoRoom):  # the newest stays, however large it is
             self._folder.make_room(newest, 0)
 
-    def unpaid(self) -> dict[int, PayoutReceipt]:
+    def pending(self) -> dict[int, PayoutReceipt]:
         """Return those of the newest payout receipts, as far as they are whole, of which it is not known what their round paid."""
         found = {}
         for round_ in self._folder.rounds()[-KEPT_TABLES:]:

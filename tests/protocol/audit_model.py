@@ -160,7 +160,7 @@ class Economy:
     unjudged: int = 0
     _keys: dict[Key, _Key] = field(default_factory=dict)
     _waiting: list[_Handed] = field(default_factory=list)  # drawn, and not judged
-    _unpaid: list[list[_Handed]] = field(default_factory=list)  # by round
+    _pending: list[list[_Handed]] = field(default_factory=list)  # by round
 
     def run(self, rounds: int) -> "Economy":
         """Play so many rounds, and what is pending after them."""
@@ -170,12 +170,12 @@ class Economy:
             self._keys[key] = _Key(is_named=True)
         for now in range(rounds + self.rules.pending_rounds):
             table = self._table(now, rng) if now < rounds else []
-            self._unpaid.append(table)
+            self._pending.append(table)
             if now >= 1:
-                self._draw(self._unpaid[now - 1], rng)
-            self._judge(now, max(len(table), len(self._unpaid[max(0, now - 1)])), rng)
+                self._draw(self._pending[now - 1], rng)
+            self._judge(now, max(len(table), len(self._pending[max(0, now - 1)])), rng)
             if now >= self.rules.pending_rounds:
-                self._pay(self._unpaid[now - self.rules.pending_rounds])
+                self._pay(self._pending[now - self.rules.pending_rounds])
         return self
 
     def is_guilty(self, key: Key) -> bool:

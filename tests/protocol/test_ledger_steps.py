@@ -208,7 +208,7 @@ def test_whoever_is_in_several_contributions_of_a_round_is_paid_in_its_own_or_in
     assert table is not None
     paid = [[key for key, weight in zip(one.keys, one.weights, strict=True) if weight] for one in table]
     assert paid == [[A.public_key, C.public_key], [B.public_key], [D.public_key]]
-    works = log.reputation.unpaid[1]
+    works = log.reputation.pending[1]
     assert [work.weights for work in works] == [one.weights for one in table]
 
 

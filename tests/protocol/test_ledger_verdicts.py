@@ -99,7 +99,7 @@ def test_after_the_last_round_verdicts_and_the_settlement_follow_and_all_is_paid
     assert ledger.reputation.earned[B.public_key] + account.paid == 4 * pool
     assert 0 < account.paid < pool
     assert ledger.credits()[AUDITOR.public_key] == 2 * ledger.manifest.audit_pool
-    assert not ledger.reputation.unpaid
+    assert not ledger.reputation.pending
 
 
 FALSE: dict[str, tuple[Callable[[Ledger], Settlement], str]] = {

@@ -76,7 +76,7 @@ def test_without_audits_a_round_is_paid_with_its_entry() -> None:
     rounds = Rounds(None, [A], [B, C])
     assert rounds.reputation.earned == {A: 333, B: 333, C: 334} or sum(rounds.reputation.earned.values()) == 1000
     assert rounds.reputation.is_proven(NEW)
-    assert not rounds.reputation.unpaid
+    assert not rounds.reputation.pending
 
 
 def test_a_proven_key_is_paid_once_its_round_is_old_enough_though_nobody_judged_it() -> None:
@@ -264,7 +264,7 @@ def test_the_settlement_pays_what_is_pending_by_the_verdicts_that_are_there() ->
     rounds.say([NEW], 1, [GOOD], AUDITORS[0])
     rounds.reputation.settle(rounds.verdicts)
     assert rounds.reputation.earned == {A: 1000, NEW: 500, B: 500, AUDITORS[0]: 100}
-    assert not rounds.reputation.unpaid
+    assert not rounds.reputation.pending
 
 
 def test_what_a_round_paid_is_told_with_the_entry_that_paid_it_and_its_audits_as_they_stood() -> None:

@@ -78,15 +78,15 @@ class Paired(Economy):
         for now in range(rounds):
             self.now = now
             table = sorted(self._table(now, rng), key=digest_of)
-            self._unpaid.append(table)
+            self._pending.append(table)
             said, later, self.said, self.later = self.said, self.later, [], []
             for effect in later:
                 effect()
             if now >= self.rules.pending_rounds:
-                self._pay(self._unpaid[now - self.rules.pending_rounds])
+                self._pay(self._pending[now - self.rules.pending_rounds])
             commit = sha256(b"commit %d" % now)
             if now:
-                self._draw_as_protocol(commit, self._unpaid[now - 1])
+                self._draw_as_protocol(commit, self._pending[now - 1])
             self.fold.turn(now, commit, said, [self._work(handed) for handed in table])
             self._compare()
             self._judge(now, len(table), rng)
@@ -122,7 +122,7 @@ class Paired(Economy):
 
     def _owners(self) -> dict[str, set[bytes]]:
         owners: dict[str, set[bytes]] = {}
-        for handed in (each for table in self._unpaid for each in table):
+        for handed in (each for table in self._pending for each in table):
             owners.setdefault(handed.actor.name, set()).update(key_of(claim.key) for claim in handed.contribution.claims)
         return owners
 

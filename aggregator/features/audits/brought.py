@@ -226,7 +226,7 @@ class Brought:
             for contribution in of_audits.keys() - reputation.audits.keys():
                 of_audits.pop(contribution)
         self._broken = Counter({which: count for which, count in self._broken.items() if which[0] in reputation.audits})
-        newest = reputation.round if reputation.unpaid else reputation.round + self._kept_rounds  # all is paid: nothing is looked at again
+        newest = reputation.round if reputation.pending else reputation.round + self._kept_rounds  # all is paid: nothing is looked at again
         oldest = newest - self._kept_rounds
         old = {contribution: round_ for contribution, round_ in self._full.items() if round_ <= oldest}
         await asyncio.to_thread(self.folder.prune, newest)

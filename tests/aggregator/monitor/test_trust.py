@@ -133,7 +133,7 @@ def test_what_was_not_shown_stays_to_be_looked_up_after_its_round_is_paid(demote
     (fault,) = shown.json("/api/trust/faults")["faults"]
     assert (fault["reason"], demoted.ledger.reputation.account(LIAR.public_key).paid) == ("withheld", 0)
     found = shown.json(f"/api/trust/contributions/{fault['contribution']}")
-    assert 1 not in demoted.ledger.reputation.unpaid
+    assert 1 not in demoted.ledger.reputation.pending
     assert {one["outcome"] for one in found["claims"]} == {"demoted", "unpaid"}
     assert found["verdicts"][0]["round"] == 6
     overview = shown.json("/api/trust")
@@ -203,14 +203,14 @@ def test_a_claim_that_is_listed_unpaid_has_no_credit_and_its_other_one_has_it(tm
     together, alone = cohort_header_of(run.ledger, [LIAR, HONEST]), header_of(run.ledger, HONEST)
     run.hand_in([together, alone])
     shown, expected = looked(run.directory), run.ledger.reputation.expected(1)
-    assert shown.sight.view.reputation.unpaid == run.ledger.reputation.unpaid
+    assert shown.sight.view.reputation.pending == run.ledger.reputation.pending
     by_founder = {one["founder"]: one["claims"] for one in shown.json("/api/rounds/1")["contributions_list"]}
     assert [claim["credit"] for claim in by_founder[name(HONEST)]] == [expected[HONEST.public_key]]
     assert {claim["peer"]: claim["credit"] for claim in by_founder[name(LIAR)]} == {name(LIAR): expected[LIAR.public_key], name(HONEST): 0}
     for _ in range(6):
         run.round(peers=[LIAR])
     shown.look()
-    assert 1 not in run.ledger.reputation.unpaid
+    assert 1 not in run.ledger.reputation.pending
     claims = shown.json(f"/api/peers/{name(HONEST)}")["claims_list"]
     assert sorted(claim["credit"] for claim in claims) == [0, run.ledger.reputation.earned[HONEST.public_key]]
 
