@@ -55,12 +55,11 @@ async def left_with_a_promise(scene: Scene) -> Member:
 
 
 @pytest.mark.parametrize("stage", ["looking", "behind", "promised"])
-async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(tmp_path: Path, stage: str) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await at(scene, stage)
-        await asyncio.sleep(0)
-        await ends_at_once(member)
-        assert len(scene.log.in_round()) == (stage == "promised")
+async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise_leaves_at_once(scene: Scene, stage: str) -> None:
+    member = await at(scene, stage)
+    await asyncio.sleep(0)
+    await ends_at_once(member)
+    assert len(scene.log.in_round()) == (stage == "promised")
 
 
 async def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
@@ -80,28 +79,26 @@ async def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
         await ends_at_once(late)
 
 
-async def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await scene.held(0)
-        member.loop.leave()
-        member.worker.may_go_on.set()
-        await member.ends()
-        ((header, _),) = scene.log.handed.values()
-        assert header.claims[0].open().microbatches == 1
-        assert member.status.stage == "promised"
+async def test_who_is_in_a_microbatch_finishes_it_and_hands_it_in(scene: Scene) -> None:
+    member = await scene.held(0)
+    member.loop.leave()
+    member.worker.may_go_on.set()
+    await member.ends()
+    ((header, _),) = scene.log.handed.values()
+    assert header.claims[0].open().microbatches == 1
+    assert member.status.stage == "promised"
 
 
-async def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        scene.log.says_later = True
-        member = scene.join(0)
-        await until(lambda: len(scene.log.headers) == 1)
-        member.loop.leave()
-        await until(lambda: len(scene.log.headers) >= 3)
-        assert not member.task.done()
-        scene.log.says_later = False
-        await member.ends()
-        assert len(scene.log.in_round()) == 1
+async def test_who_has_no_place_in_the_round_waits_for_one(scene: Scene) -> None:
+    scene.log.says_later = True
+    member = scene.join(0)
+    await until(lambda: len(scene.log.headers) == 1)
+    member.loop.leave()
+    await until(lambda: len(scene.log.headers) >= 3)
+    assert not member.task.done()
+    scene.log.says_later = False
+    await member.ends()
+    assert len(scene.log.in_round()) == 1
 
 
 async def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
@@ -189,82 +186,76 @@ async def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_lo
 
 
 @pytest.mark.parametrize("stage", ["looking", "behind", "working", "signed", "promised"])
-async def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, stage: str) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await at(scene, stage)
-        member.loop.leave()
-        member.task.cancel()
-        async with asyncio.timeout(5):
-            await asyncio.wait([member.task])
-        assert member.task.cancelled() or (stage in ("looking", "behind", "promised") and member.task.exception() is None)
-        member.worker.may_go_on.set()
+async def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(scene: Scene, stage: str) -> None:
+    member = await at(scene, stage)
+    member.loop.leave()
+    member.task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait([member.task])
+    assert member.task.cancelled() or (stage in ("looking", "behind", "promised") and member.task.exception() is None)
+    member.worker.may_go_on.set()
 
 
 # The next life.
 
 
-async def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        await left_with_a_promise(scene)
-        scene.log.commit()
-        again = scene.join(0)
-        await until(lambda: again.status.rounds_counted == 1)
-        assert (again.status.samples_counted, again.status.samples_lost, again.status.promises_broken) == (MICROBATCHES * MICROBATCH, 0, 0)
+async def test_what_was_listed_meanwhile_is_counted_and_not_made_again(scene: Scene) -> None:
+    await left_with_a_promise(scene)
+    scene.log.commit()
+    again = scene.join(0)
+    await until(lambda: again.status.rounds_counted == 1)
+    assert (again.status.samples_counted, again.status.samples_lost, again.status.promises_broken) == (MICROBATCHES * MICROBATCH, 0, 0)
+    await scene.log.wait_for(1)
+    assert all(microbatch.base == scene.log.ledger.last_commit for microbatch in again.worker.microbatches)
+
+
+async def test_an_inclusion_promise_from_before_holds_in_the_next_life(scene: Scene) -> None:
+    await left_with_a_promise(scene)
+    again = scene.join(0)
+    await until(lambda: again.stage is PeerStage.PROMISED)
+    assert again.worker.microbatches == []
+    scene.log.commit()
+    await until(lambda: again.status.rounds_counted == 1)
+
+
+async def test_what_is_long_past_is_nobodys_loss(scene: Scene) -> None:
+    first = scene.join(0)
+    other = scene.join(1)
+    await scene.log.wait_for(2)
+    await until(lambda: first.stage is PeerStage.PROMISED)
+    await first.leaves()
+    for round_ in range(1, 7):
         await scene.log.wait_for(1)
-        assert all(microbatch.base == scene.log.ledger.last_commit for microbatch in again.worker.microbatches)
-
-
-async def test_an_inclusion_promise_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        await left_with_a_promise(scene)
-        again = scene.join(0)
-        await until(lambda: again.stage is PeerStage.PROMISED)
-        assert again.worker.microbatches == []
         scene.log.commit()
-        await until(lambda: again.status.rounds_counted == 1)
+        await other.reaches(round_)
+    again = scene.join(0)
+    await scene.log.wait_for(2)
+    assert (again.status.samples_lost, again.status.dropped, again.status.promises_broken) == (0, {}, 0)
 
 
-async def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        first = scene.join(0)
-        other = scene.join(1)
-        await scene.log.wait_for(2)
-        await until(lambda: first.stage is PeerStage.PROMISED)
-        await first.leaves()
-        for round_ in range(1, 7):
-            await scene.log.wait_for(1)
-            scene.log.commit()
-            await other.reaches(round_)
-        again = scene.join(0)
-        await scene.log.wait_for(2)
-        assert (again.status.samples_lost, again.status.dropped, again.status.promises_broken) == (0, {}, 0)
+async def test_signed_work_of_another_identity_is_left_alone(scene: Scene) -> None:
+    first = await left_with_a_promise(scene)
+    kept = first.store.signed(scene.log.ledger.run).load(Kept)
+    assert kept is not None
 
+    def change(member: Member) -> None:
+        member.store.signed(scene.log.ledger.run).save(kept)
 
-async def test_signed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        first = await left_with_a_promise(scene)
-        kept = first.store.signed(scene.log.ledger.run).load(Kept)
-        assert kept is not None
-
-        def change(member: Member) -> None:
-            member.store.signed(scene.log.ledger.run).save(kept)
-
-        second = scene.join(1, prepare=change)
-        await scene.log.wait_for(2)
-        assert self_keys(scene) == {first.identity.public_key, second.identity.public_key}
+    second = scene.join(1, prepare=change)
+    await scene.log.wait_for(2)
+    assert self_keys(scene) == {first.identity.public_key, second.identity.public_key}
 
 
 def self_keys(scene: Scene) -> set[bytes]:
     return {header.contribution.open().founder for header, _ in scene.log.handed.values()}
 
 
-async def test_damaged_signed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        first = await left_with_a_promise(scene)
-        (path,) = first.store.directory.glob("runs/*/signed")
-        path.write_bytes(path.read_bytes()[:-1])
-        again = scene.join(0)
-        with pytest.raises(BaseExceptionGroup) as caught:
-            await again.ends()
-        assert isinstance(caught.value.exceptions[0], StorageError)
-        assert again.worker.microbatches == []
+async def test_damaged_signed_work_ends_the_peer_before_it_trains(scene: Scene) -> None:
+    first = await left_with_a_promise(scene)
+    (path,) = first.store.directory.glob("runs/*/signed")
+    path.write_bytes(path.read_bytes()[:-1])
+    again = scene.join(0)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await again.ends()
+    assert isinstance(caught.value.exceptions[0], StorageError)
+    assert again.worker.microbatches == []

@@ -1,5 +1,6 @@
 """Rounds of several local steps and of sparse contributions, over a network in memory: alone, without a cohort."""
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from tests.peer.cohort.test_cohort_rounds import STEPS, THIN
 from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
+    return scene_in(tmp_path, exchange=THIN)
 
 
 def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
@@ -66,95 +72,89 @@ class Watched:
         return result
 
 
-async def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_change_is_claimed(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        watched: list[Watched] = []
-        scene.join(0, prepare=lambda member: watched.append(Watched(member)))
+async def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_change_is_claimed(scene: Scene) -> None:
+    watched: list[Watched] = []
+    scene.join(0, prepare=lambda member: watched.append(Watched(member)))
+    await scene.log.wait_for(1)
+    local = LocalSteps(start_of(scene.log.plan), scene.log.plan)
+    for weights, gradient in zip(watched[0].weights, watched[0].gradients, strict=True):
+        assert torch.equal(weights, local.weights)
+        local.step(gradient)
+    claim = scene.log.headers[0].claims[0].open()
+    assert [step.vector for step in claim.steps] == [vector_digest(gradient.numpy()) for gradient in watched[0].gradients]
+    assert claim.given == vector_digest(local.learnt().numpy())  # there is no residual yet
+
+
+async def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_also_after_a_restart(scene: Scene) -> None:
+    member = scene.join(0)
+    await rounds(scene, 1, 1)
+    await member.reaches(1)
+    await scene.log.wait_for(1)
+    await scene.end()  # as kill -9 does, with an inclusion promise for the second round
+    again = scene.join(0)
+    await until(lambda: again.stage is PeerStage.PROMISED)
+    scene.log.commit()
+    await scene.log.wait_for(1)
+    scene.log.commit()
+    before = b""
+    for round_ in range(1, 4):
+        [(contribution, claim)] = listed(scene, round_)
+        assert claim.residual == before
+        assert len(contribution.residual) == 32
+        before = contribution.residual
+
+
+async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(scene: Scene) -> None:
+    scene.join(0)
+    await rounds(scene, 1, 1)
+    await scene.log.wait_for(1)
+    await scene.end()  # as kill -9 does, with an inclusion promise for the second round, which leaves another residual
+    scene.log.commit()
+    other = scene.join(1)
+    for round_ in range(3, MAX_AGE + 5):
         await scene.log.wait_for(1)
-        local = LocalSteps(start_of(scene.log.plan), scene.log.plan)
-        for weights, gradient in zip(watched[0].weights, watched[0].gradients, strict=True):
-            assert torch.equal(weights, local.weights)
-            local.step(gradient)
-        claim = scene.log.headers[0].claims[0].open()
-        assert [step.vector for step in claim.steps] == [vector_digest(gradient.numpy()) for gradient in watched[0].gradients]
-        assert claim.given == vector_digest(local.learnt().numpy())  # there is no residual yet
-
-
-async def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_also_after_a_restart(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        member = scene.join(0)
-        await rounds(scene, 1, 1)
-        await member.reaches(1)
-        await scene.log.wait_for(1)
-        await scene.end()  # as kill -9 does, with an inclusion promise for the second round
-        again = scene.join(0)
-        await until(lambda: again.stage is PeerStage.PROMISED)
         scene.log.commit()
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        before = b""
-        for round_ in range(1, 4):
-            [(contribution, claim)] = listed(scene, round_)
-            assert claim.residual == before
-            assert len(contribution.residual) == 32
-            before = contribution.residual
+        await other.reaches(round_)
+    again = scene.join(0)
+    await scene.log.wait_for(2)
+    claims = [scene.log.handed[each][0].claims[0].open() for each in scene.log.in_round()]
+    assert [claim.residual for claim in claims if claim.key == again.identity.public_key] == [b""]
+    assert again.status.samples_lost == 0
 
 
-async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        scene.join(0)
-        await rounds(scene, 1, 1)
-        await scene.log.wait_for(1)
-        await scene.end()  # as kill -9 does, with an inclusion promise for the second round, which leaves another residual
-        scene.log.commit()
-        other = scene.join(1)
-        for round_ in range(3, MAX_AGE + 5):
-            await scene.log.wait_for(1)
-            scene.log.commit()
-            await other.reaches(round_)
-        again = scene.join(0)
-        await scene.log.wait_for(2)
-        claims = [scene.log.handed[each][0].claims[0].open() for each in scene.log.in_round()]
-        assert [claim.residual for claim in claims if claim.key == again.identity.public_key] == [b""]
-        assert again.status.samples_lost == 0
+async def test_what_is_not_listed_leaves_the_residual_as_it_was(scene: Scene) -> None:
+    member, other = scene.join(0), scene.join(1)
+    await rounds(scene, 1, 2)
+    await member.reaches(1)
+    await scene.log.wait_for(2)
+    mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.identity.public_key)
+    scene.log.loses.add(mine)
+    scene.log.commit()
+    await other.reaches(2)
+    await scene.log.wait_for(2)
+    scene.log.commit()
+    assert member.status.promises_broken == 1
+    (first,) = [each for each, claim in listed(scene, 1) if claim.key == member.identity.public_key]
+    (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.identity.public_key]
+    assert third.residual == first.residual
 
 
-async def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        member, other = scene.join(0), scene.join(1)
-        await rounds(scene, 1, 2)
-        await member.reaches(1)
-        await scene.log.wait_for(2)
-        mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.identity.public_key)
-        scene.log.loses.add(mine)
-        scene.log.commit()
-        await other.reaches(2)
-        await scene.log.wait_for(2)
-        scene.log.commit()
-        assert member.status.promises_broken == 1
-        (first,) = [each for each, claim in listed(scene, 1) if claim.key == member.identity.public_key]
-        (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.identity.public_key]
-        assert third.residual == first.residual
+async def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(scene: Scene) -> None:
+    slow, quick = await scene.held(0), scene.join(1)
+    await rounds(scene, 1, 1)
+    await quick.reaches(1)
+    slow.worker.may_go_on.set()
+    await scene.log.wait_for(2)
+    scene.log.commit()
+    await slow.reaches(2)
+    assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]
+    assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * MICROBATCH, 0)
 
 
-async def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        slow, quick = await scene.held(0), scene.join(1)
-        await rounds(scene, 1, 1)
-        await quick.reaches(1)
-        slow.worker.may_go_on.set()
-        await scene.log.wait_for(2)
-        scene.log.commit()
-        await slow.reaches(2)
-        assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]
-        assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * MICROBATCH, 0)
-
-
-async def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        member = await scene.held(0)
-        member.loop.leave()
-        member.worker.may_go_on.set()
-        await member.ends()
-        assert len(scene.log.in_round()) == 1
-        assert scene.log.headers[-1].claims[0].open().microbatches == STEPS
+async def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(scene: Scene) -> None:
+    member = await scene.held(0)
+    member.loop.leave()
+    member.worker.may_go_on.set()
+    await member.ends()
+    assert len(scene.log.in_round()) == 1
+    assert scene.log.headers[-1].claims[0].open().microbatches == STEPS

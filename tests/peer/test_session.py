@@ -68,23 +68,22 @@ async def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_e
         assert auditor.status.finished
 
 
-async def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        first = scene.join(0)
-        for round_ in range(1, 4):
-            await scene.log.wait_for(1)
-            scene.log.commit()
-            await first.reaches(round_)
-        written = json.loads((first.store.directory / "status.json").read_text())
-        assert (written["round"], written["stage"]) == (3, "working")
-        late = scene.join(1)
-        await scene.log.wait_for(2)
+async def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(scene: Scene) -> None:
+    first = scene.join(0)
+    for round_ in range(1, 4):
+        await scene.log.wait_for(1)
         scene.log.commit()
-        await late.reaches(4)
-        await until(lambda: late.status.rounds_counted == 1)
-        assert late.status.joined_at_round == 3
-        assert has_gone_well(scene, late, 1)
-        assert late.worker.microbatches[0].base == scene.log.ledger.commit_at(3)
+        await first.reaches(round_)
+    written = json.loads((first.store.directory / "status.json").read_text())
+    assert (written["round"], written["stage"]) == (3, "working")
+    late = scene.join(1)
+    await scene.log.wait_for(2)
+    scene.log.commit()
+    await late.reaches(4)
+    await until(lambda: late.status.rounds_counted == 1)
+    assert late.status.joined_at_round == 3
+    assert has_gone_well(scene, late, 1)
+    assert late.worker.microbatches[0].base == scene.log.ledger.commit_at(3)
 
 
 async def test_microbatches_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
@@ -117,19 +116,18 @@ async def test_microbatches_of_a_taught_round_have_the_state_that_is_held_as_the
             log.commit()
 
 
-async def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        answer, stored = scene.log.endpoint.handlers["header"], []
+async def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(scene: Scene) -> None:
+    answer, stored = scene.log.endpoint.handlers["header"], []
 
-        async def look(caller: PublicKey, request: bytes) -> bytes:
-            kept = member.store.signed(scene.log.ledger.run).load(Kept)
-            stored.append(kept is not None and pack(kept.header) == request)
-            return await answer(caller, request)
+    async def look(caller: PublicKey, request: bytes) -> bytes:
+        kept = member.store.signed(scene.log.ledger.run).load(Kept)
+        stored.append(kept is not None and pack(kept.header) == request)
+        return await answer(caller, request)
 
-        await scene.log.endpoint.serve("header", look)
-        member = scene.join(0)
-        await scene.log.wait_for(1)
-        assert stored == [True]
+    await scene.log.endpoint.serve("header", look)
+    member = scene.join(0)
+    await scene.log.wait_for(1)
+    assert stored == [True]
 
 
 async def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
@@ -151,47 +149,43 @@ async def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is
         assert has_gone_well(scene, member, 1)
 
 
-async def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
-        await until(lambda: len(member.worker.microbatches) >= 3)
-        member.worker.makes_no_sense = False
-        await scene.log.wait_for(1)
-        ((header, _),) = scene.log.handed.values()
-        assert header.claims[0].open().microbatches == MICROBATCHES
-        assert member.status.samples_lost == 0
-        await member.leaves()
+async def test_a_microbatch_that_makes_no_sense_is_in_no_contribution(scene: Scene) -> None:
+    member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
+    await until(lambda: len(member.worker.microbatches) >= 3)
+    member.worker.makes_no_sense = False
+    await scene.log.wait_for(1)
+    ((header, _),) = scene.log.handed.values()
+    assert header.claims[0].open().microbatches == MICROBATCHES
+    assert member.status.samples_lost == 0
+    await member.leaves()
 
 
-async def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
+async def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(scene: Scene) -> None:
+    def too_much(member: Member) -> None:
+        member.worker.adds = 3e38  # a float32, and twice of it is none
 
-        def too_much(member: Member) -> None:
-            member.worker.adds = 3e38  # a float32, and twice of it is none
-
-        member = scene.join(0, prepare=too_much)
-        await until(lambda: member.status.samples_lost >= MICROBATCHES * MICROBATCH)
-        member.worker.adds = 0.0
-        await scene.log.wait_for(1)
+    member = scene.join(0, prepare=too_much)
+    await until(lambda: member.status.samples_lost >= MICROBATCHES * MICROBATCH)
+    member.worker.adds = 0.0
+    await scene.log.wait_for(1)
 
 
 # What comes too late.
 
 
-async def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        slow, quick = await scene.held(0), scene.join(1)
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await until(lambda: slow.loop.machine.newest.round == 1)
-        slow.worker.may_go_on.set()
-        await scene.log.wait_for(2)
-        assert scene.log.commit().contributions == 2
-        await slow.reaches(2)
-        await until(lambda: slow.status.rounds_counted == 1)
-        listed = {one.founder: one.weighing.age for one in scene.log.ledger.table_at(2) or ()}
-        assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
-        assert slow.status.samples_lost == 0
+async def test_what_comes_too_late_for_its_round_counts_in_the_next(scene: Scene) -> None:
+    slow, quick = await scene.held(0), scene.join(1)
+    await scene.log.wait_for(1)
+    scene.log.commit()
+    await until(lambda: slow.loop.machine.newest.round == 1)
+    slow.worker.may_go_on.set()
+    await scene.log.wait_for(2)
+    assert scene.log.commit().contributions == 2
+    await slow.reaches(2)
+    await until(lambda: slow.status.rounds_counted == 1)
+    listed = {one.founder: one.weighing.age for one in scene.log.ledger.table_at(2) or ()}
+    assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
+    assert slow.status.samples_lost == 0
 
 
 async def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
@@ -214,18 +208,17 @@ def base_of(header: Header) -> int:
     return header.contribution.open().round
 
 
-async def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with scene_in(tmp_path) as scene:
-        slow, quick = await scene.held(0), scene.join(1)
-        for round_ in range(1, 6):
-            await scene.log.wait_for(1)
-            scene.log.commit()
-            await quick.reaches(round_)
-        await until(lambda: slow.loop.machine.newest.round == 5)
-        slow.worker.may_go_on.set()
-        await scene.log.wait_for(2)
-        assert slow.status.samples_lost == MICROBATCH
-        assert not slow.status.dropped  # it never became a contribution
+async def test_what_is_too_old_for_every_round_is_lost_and_said(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, quick = await scene.held(0), scene.join(1)
+    for round_ in range(1, 6):
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await quick.reaches(round_)
+    await until(lambda: slow.loop.machine.newest.round == 5)
+    slow.worker.may_go_on.set()
+    await scene.log.wait_for(2)
+    assert slow.status.samples_lost == MICROBATCH
+    assert not slow.status.dropped  # it never became a contribution
 
 
 # A log that fails.
@@ -247,35 +240,33 @@ async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Pa
     assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
 
 
-async def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0)
-        await until(lambda: member.stage is PeerStage.PROMISED)
-        scene.log.go_away()
-        await until(lambda: "the run's log" in member.status.waiting_for)
-        scene.log.come_back()
-        await until(lambda: member.status.waiting_for == "")
+async def test_a_log_that_goes_away_with_the_inclusion_promise_given_is_said_too(scene: Scene) -> None:
+    member = scene.join(0)
+    await until(lambda: member.stage is PeerStage.PROMISED)
+    scene.log.go_away()
+    await until(lambda: "the run's log" in member.status.waiting_for)
+    scene.log.come_back()
+    await until(lambda: member.status.waiting_for == "")
 
 
-async def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        answer, lost = scene.log.endpoint.handlers["body"], []
+async def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(scene: Scene) -> None:
+    answer, lost = scene.log.endpoint.handlers["body"], []
 
-        async def lose(caller: PublicKey, request: bytes) -> bytes:
-            inclusion_promise = await answer(caller, request)
-            if not lost:
-                lost.append(inclusion_promise)
-                scene.log.go_away()
-                asyncio.get_running_loop().call_later(0.05, scene.log.come_back)
-            return inclusion_promise
+    async def lose(caller: PublicKey, request: bytes) -> bytes:
+        inclusion_promise = await answer(caller, request)
+        if not lost:
+            lost.append(inclusion_promise)
+            scene.log.go_away()
+            asyncio.get_running_loop().call_later(0.05, scene.log.come_back)
+        return inclusion_promise
 
-        await scene.log.endpoint.serve("body", lose)
-        member = scene.join(0)
-        await until(lambda: len(lost) == 1)
-        await scene.log.wait_for(1)
-        await until(lambda: member.stage is PeerStage.PROMISED)
-        scene.log.commit()
-        await until(lambda: has_gone_well(scene, member, 1))
+    await scene.log.endpoint.serve("body", lose)
+    member = scene.join(0)
+    await until(lambda: len(lost) == 1)
+    await scene.log.wait_for(1)
+    await until(lambda: member.stage is PeerStage.PROMISED)
+    scene.log.commit()
+    await until(lambda: has_gone_well(scene, member, 1))
 
 
 async def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
@@ -295,35 +286,34 @@ async def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_
 
 
 async def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost_counts_in_the_round_that_the_log_names(
-    tmp_path: Path,
+    scene: Scene,
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        quick = scene.join(1)
-        await scene.log.wait_for(1)
-        member = await scene.held(0)
-        scene.log.commit()
-        await until(lambda: member.loop.machine.newest.round == 1)
-        scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
-        sent: list[bytes] = []
-        answer = scene.log.endpoint.handlers["body"]
+    quick = scene.join(1)
+    await scene.log.wait_for(1)
+    member = await scene.held(0)
+    scene.log.commit()
+    await until(lambda: member.loop.machine.newest.round == 1)
+    scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
+    sent: list[bytes] = []
+    answer = scene.log.endpoint.handlers["body"]
 
-        async def lose(caller: PublicKey, request: bytes) -> bytes:
-            inclusion_promise = await answer(caller, request)
-            if caller != member.endpoint.key or sent:
-                return inclusion_promise
-            sent.append(inclusion_promise)
-            raise StorageError("its answer does not arrive")
+    async def lose(caller: PublicKey, request: bytes) -> bytes:
+        inclusion_promise = await answer(caller, request)
+        if caller != member.endpoint.key or sent:
+            return inclusion_promise
+        sent.append(inclusion_promise)
+        raise StorageError("its answer does not arrive")
 
-        await scene.log.endpoint.serve("body", lose)
-        member.worker.may_go_on.set()
-        await until(lambda: len(sent) == 1)
-        await scene.log.wait_for(2)
-        scene.log.commit()  # round 2 has what was made for round 1
-        await until(lambda: member.loop.machine.newest.round == 2)
-        sent.append(b"now headers arrive again")
-        await until(lambda: member.status.rounds_counted == 1)
-        assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (MICROBATCH, 0, 0)
-        assert quick.status.promises_broken == 0
+    await scene.log.endpoint.serve("body", lose)
+    member.worker.may_go_on.set()
+    await until(lambda: len(sent) == 1)
+    await scene.log.wait_for(2)
+    scene.log.commit()  # round 2 has what was made for round 1
+    await until(lambda: member.loop.machine.newest.round == 2)
+    sent.append(b"now headers arrive again")
+    await until(lambda: member.status.rounds_counted == 1)
+    assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (MICROBATCH, 0, 0)
+    assert quick.status.promises_broken == 0
 
 
 async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(
@@ -340,14 +330,13 @@ async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason
     assert f"{MICROBATCHES * MICROBATCH} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
-async def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        scene.log.says_later = True
-        member = scene.join(0)
-        await until(lambda: len(scene.log.headers) >= 4)
-        scene.log.says_later = False
-        await scene.log.wait_for(1)
-        assert not member.status.dropped
+async def test_a_log_without_a_place_is_asked_again(scene: Scene) -> None:
+    scene.log.says_later = True
+    member = scene.join(0)
+    await until(lambda: len(scene.log.headers) >= 4)
+    scene.log.says_later = False
+    await scene.log.wait_for(1)
+    assert not member.status.dropped
 
 
 async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,55 +355,51 @@ async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, cap
     )
 
 
-async def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0)
-        await until(lambda: member.stage is PeerStage.PROMISED)
-        silent = asyncio.Event()
-        answer = scene.log.endpoint.handlers["commit-after"]
+async def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(scene: Scene) -> None:
+    member = scene.join(0)
+    await until(lambda: member.stage is PeerStage.PROMISED)
+    silent = asyncio.Event()
+    answer = scene.log.endpoint.handlers["commit-after"]
 
-        async def hold(caller: PublicKey, request: bytes) -> bytes:
-            await silent.wait()
-            return await answer(caller, request)
+    async def hold(caller: PublicKey, request: bytes) -> bytes:
+        await silent.wait()
+        return await answer(caller, request)
 
-        scene.log.network.delay_s = lambda _caller, receiver, method: 0.2 if method == "commit-after" else 0.0
-        scene.log.endpoint.handlers["commit-after"] = hold
-        scene.log.commit()
-        neighbour = scene.network.endpoint(PublicKey(b"\x07" * 32))
-        await neighbour.call(member.endpoint.key, "commit", pack(scene.log.receipt()), timeout_s=5)
-        assert member.loop.machine.newest.round == 1
-        await member.reaches(1)
-        silent.set()
-        await until(lambda: has_gone_well(scene, member, 1))
+    scene.log.network.delay_s = lambda _caller, receiver, method: 0.2 if method == "commit-after" else 0.0
+    scene.log.endpoint.handlers["commit-after"] = hold
+    scene.log.commit()
+    neighbour = scene.network.endpoint(PublicKey(b"\x07" * 32))
+    await neighbour.call(member.endpoint.key, "commit", pack(scene.log.receipt()), timeout_s=5)
+    assert member.loop.machine.newest.round == 1
+    await member.reaches(1)
+    silent.set()
+    await until(lambda: has_gone_well(scene, member, 1))
 
 
 # Its own machine.
 
 
-async def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
+async def test_a_disk_that_is_full_ends_the_peer_with_its_reason(scene: Scene) -> None:
+    def refuse(member: Member) -> None:
+        member.store.signed(scene.log.ledger.run).path.with_name("signed.part").mkdir(parents=True)  # in the way, also of root
 
-        def refuse(member: Member) -> None:
-            member.store.signed(scene.log.ledger.run).path.with_name("signed.part").mkdir(parents=True)  # in the way, also of root
-
-        member = scene.join(0, prepare=refuse)
-        with pytest.raises(BaseExceptionGroup) as caught:
-            await member.ends()
-        assert isinstance(caught.value.exceptions[0], StorageError)
-        assert not scene.log.headers  # nothing was promised of what is not kept
+    member = scene.join(0, prepare=refuse)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await member.ends()
+    assert isinstance(caught.value.exceptions[0], StorageError)
+    assert not scene.log.headers  # nothing was promised of what is not kept
 
 
 @pytest.mark.parametrize("when", ["waiting for the log", "in a round"])
-async def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
-    async with scene_in(tmp_path) as scene:
-        if when == "waiting for the log":
-            scene.log.go_away()
-        member = scene.join(0)
-        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.stage is PeerStage.PROMISED)
-        member.endpoint.broken.set()
-        with pytest.raises(BaseExceptionGroup) as caught:
-            await member.ends()
-        assert isinstance(caught.value.exceptions[0], OwnFault)
+async def test_the_end_of_its_daemon_ends_the_peer(scene: Scene, when: str) -> None:
+    if when == "waiting for the log":
+        scene.log.go_away()
+    member = scene.join(0)
+    await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.stage is PeerStage.PROMISED)
+    member.endpoint.broken.set()
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await member.ends()
+    assert isinstance(caught.value.exceptions[0], OwnFault)
 
 
 def test_the_loop_needs_no_more_of_a_node_than_its_twin_has() -> None:

@@ -97,14 +97,7 @@ def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.Capt
         live_status.pause({"you": "by you"})
         live_status.pause({})
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    figures = {
-        "contributions": 3,
-        "state": STATE.hex(),
-        "counted": False,
-        "samples_counted": 640,
-        "loss": 0.5,
-        "lost": 64,
-    }
+    figures = {"contributions": 3, "state": STATE.hex(), "counted": False, "samples_counted": 640, "loss": 0.5, "lost": 64}
     assert [each for each in said if each["event"] == "round"] == [{"event": "round", "round": 5, **figures}]
     assert [(each["event"], each["why"]) for each in said if "why" in each] == [("paused", {"you": "by you"}), ("resumed", {})]
     assert "waiting for the log" in [each.get("text") for each in said]

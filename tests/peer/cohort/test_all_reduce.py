@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.rosters import SILENT_ROUNDS
 from manta_swarm.protocol.signing import PublicKey
 from tests.peer.cohort.test_cohort import all_average, convened, mean_of, same, small_parts
-from tests.peer.cohorts import PEERS, CohortPeer, LinksInMemory, all_of, band_with, base_of, vector_of
+from tests.peer.cohorts import PEERS, Band, CohortPeer, LinksInMemory, all_of, band_with, base_of, vector_of
 
 pytestmark = pytest.mark.virtual_time
 
@@ -31,6 +32,11 @@ STEPS = 3
 @pytest.fixture(autouse=True)
 def _many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     small_parts(monkeypatch)
+
+
+@pytest.fixture
+def band() -> AbstractAsyncContextManager[Band]:
+    return band_with(local_steps=STEPS)
 
 
 @pytest.fixture
@@ -60,22 +66,20 @@ def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any])
     own.send = send
 
 
-async def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 4)
-        own: Any = cohort_peers[2].cohort._links
-        own.known.discard(cohort_peers[3].key)
-        await all_average(cohort_peers)
-        assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
+async def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(band: Band, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 4)
+    own: Any = cohort_peers[2].cohort._links
+    own.known.discard(cohort_peers[3].key)
+    await all_average(cohort_peers)
+    assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
 
 
-async def test_a_small_vector_is_the_founder_s_alone_to_add(plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        vectors = [vector_of(cohort_peer.number, 0, 3 * 64) for cohort_peer in cohort_peers]
-        means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
-        assert same(*means, near_mean(vectors, [16] * 3))
-        assert [plan.owners for plan in plans] == [(cohort_peers[0].key,)]
+async def test_a_small_vector_is_the_founder_s_alone_to_add(band: Band, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 3)
+    vectors = [vector_of(cohort_peer.number, 0, 3 * 64) for cohort_peer in cohort_peers]
+    means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
+    assert same(*means, near_mean(vectors, [16] * 3))
+    assert [plan.owners for plan in plans] == [(cohort_peers[0].key,)]
 
 
 @pytest.mark.parametrize(("name", "is_audited", "is_shared"), [(AFFINITY, True, False), (AFFINITY, False, True), ("here", True, True)])
@@ -89,95 +93,94 @@ async def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
 
 
-async def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 4)
+async def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(band: Band, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 4)
 
-        def die(_key: PublicKey, _turn: int, _values: Any) -> None:
-            cohort_peers[2].die()
+    def die(_key: PublicKey, _turn: int, _values: Any) -> None:
+        cohort_peers[2].die()
 
-        sends(cohort_peers[2], die)
-        *means, _ = await all_of(*(cohort_peers[number].average(0) for number in (0, 1, 3)), cohort_peers[2].average(0))
-        left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
-        assert same(*means, mean_of(left, 0))
-        assert [len(plan.owners) for plan in plans] == [4, 1]
-        await all_average(left, 1)
-        assert [len(plan.owners) for plan in plans] == [4, 1, 3]
+    sends(cohort_peers[2], die)
+    *means, _ = await all_of(*(cohort_peers[number].average(0) for number in (0, 1, 3)), cohort_peers[2].average(0))
+    left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
+    assert same(*means, mean_of(left, 0))
+    assert [len(plan.owners) for plan in plans] == [4, 1]
+    await all_average(left, 1)
+    assert [len(plan.owners) for plan in plans] == [4, 1, 3]
 
 
-async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
+async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(band: Band, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 3)
+    sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
+    await all_average(cohort_peers)
+    assert [cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers] == [False] * 3
+    for round_ in range(2, SILENT_ROUNDS + 4):
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
+        await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
         await all_average(cohort_peers)
-        assert [cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers] == [False] * 3
-        for round_ in range(2, SILENT_ROUNDS + 4):
-            for cohort_peer in cohort_peers:
-                await cohort_peer.meet()
-            await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
-            await all_average(cohort_peers)
-        by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
-        assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
+    by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
+    assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
 
 
 @pytest.mark.parametrize("lie", ["other sums than it says", "no numbers", "much larger sums"])
-async def test_an_owner_that_lies_of_its_sums_is_done_without(lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        if lie == "other sums than it says":
-            sends(cohort_peers[1], lambda _key, turn, values: values + 1 if turn else values)
-        else:
-            true = near_mean
+async def test_an_owner_that_lies_of_its_sums_is_done_without(
+    band: Band, lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort_peers = await convened(band, 3)
+    if lie == "other sums than it says":
+        sends(cohort_peers[1], lambda _key, turn, values: values + 1 if turn else values)
+    else:
+        true = near_mean
 
-            def lying(vectors: Any, weights: Any) -> Any:
-                return true(vectors, weights) * np.float32(np.nan if lie == "no numbers" else 5)
+        def lying(vectors: Any, weights: Any) -> Any:
+            return true(vectors, weights) * np.float32(np.nan if lie == "no numbers" else 5)
 
-            own: Any = cohort_peers[1]
-            add = AllReduce.add
+        own: Any = cohort_peers[1]
+        add = AllReduce.add
 
-            async def adds(self: AllReduce, message: Add) -> bytes:
-                with pytest.MonkeyPatch.context() as patch:
-                    if self._links.key == own.key:
-                        patch.setattr(all_reduce, "near_mean", lying)
-                    return await add(self, message)
+        async def adds(self: AllReduce, message: Add) -> bytes:
+            with pytest.MonkeyPatch.context() as patch:
+                if self._links.key == own.key:
+                    patch.setattr(all_reduce, "near_mean", lying)
+                return await add(self, message)
 
-            monkeypatch.setattr(AllReduce, "add", adds)
-        await all_average(cohort_peers)
-        assert [len(plan.owners) for plan in plans] == [3, 1]
+        monkeypatch.setattr(AllReduce, "add", adds)
+    await all_average(cohort_peers)
+    assert [len(plan.owners) for plan in plans] == [3, 1]
 
 
-async def test_an_owner_that_says_others_sent_something_else_is_done_without(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        true = AllReduce.follow
+async def test_an_owner_that_says_others_sent_something_else_is_done_without(
+    band: Band, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort_peers = await convened(band, 3)
+    true = AllReduce.follow
 
-        async def follow(self: AllReduce, plan: Plan) -> Any:
-            shares = await true(self, plan)
-            return shares[1:] if self._links.key == cohort_peers[1].key else shares
+    async def follow(self: AllReduce, plan: Plan) -> Any:
+        shares = await true(self, plan)
+        return shares[1:] if self._links.key == cohort_peers[1].key else shares
 
-        monkeypatch.setattr(AllReduce, "follow", follow)
-        await all_average(cohort_peers)
-        assert [len(plan.owners) for plan in plans] == [3, 1]
+    monkeypatch.setattr(AllReduce, "follow", follow)
+    await all_average(cohort_peers)
+    assert [len(plan.owners) for plan in plans] == [3, 1]
 
 
 @pytest.mark.parametrize("to", ["all", "an owner", "the founder"])
-async def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(to: str, plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 4)
-        victims = {
-            "all": {cohort_peer.key for cohort_peer in cohort_peers},
-            "an owner": {cohort_peers[1].key},
-            "the founder": {cohort_peers[0].key},
-        }[to]
-        sends(cohort_peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
-        *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
-        if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
-            assert same(*means, own, mean_of(cohort_peers, 0))
-            assert [len(plan.owners) for plan in plans] == [4, 1]
-        else:
-            assert same(*means, mean_of(cohort_peers[:3], 0))
-            assert same(own, vector_of(3, 0))
-            assert cohort_peers[3].cohort_session.is_alone
+async def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(band: Band, to: str, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 4)
+    victims = {
+        "all": {cohort_peer.key for cohort_peer in cohort_peers},
+        "an owner": {cohort_peers[1].key},
+        "the founder": {cohort_peers[0].key},
+    }[to]
+    sends(cohort_peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
+    *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+    if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
+        assert same(*means, own, mean_of(cohort_peers, 0))
+        assert [len(plan.owners) for plan in plans] == [4, 1]
+    else:
+        assert same(*means, mean_of(cohort_peers[:3], 0))
+        assert same(own, vector_of(3, 0))
+        assert cohort_peers[3].cohort_session.is_alone
 
 
 async def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
@@ -189,33 +192,31 @@ async def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(pl
         assert same(own, vector_of(3, 0))
 
 
-async def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(plans: list[Plan]) -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
-        await all_average(cohort_peers)
-        assert [len(plan.owners) for plan in plans] == [3]
+async def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(band: Band, plans: list[Plan]) -> None:
+    cohort_peers = await convened(band, 3)
+    sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
+    await all_average(cohort_peers)
+    assert [len(plan.owners) for plan in plans] == [3]
 
 
-async def test_only_the_founder_says_what_is_added() -> None:
-    async with band_with(local_steps=STEPS) as band:
-        cohort_peers = await convened(band, 3)
-        averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
-        await asyncio.sleep(0.1)
-        cohort_session: Any = cohort_peers[1].cohort_session
-        keys = tuple(cohort_peer.key for cohort_peer in cohort_peers)
-        with pytest.raises(EncodingError):
-            await cohort_session.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
-        with pytest.raises(EncodingError):
-            await cohort_session.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
-        with pytest.raises(EncodingError):
-            await cohort_session.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
-        with pytest.raises(EncodingError, match="no parts"):
-            await cohort_session.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
-        with pytest.raises(Unreachable):
-            await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
-        averaging.cancel()
-        await asyncio.gather(averaging, return_exceptions=True)
+async def test_only_the_founder_says_what_is_added(band: Band) -> None:
+    cohort_peers = await convened(band, 3)
+    averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
+    await asyncio.sleep(0.1)
+    cohort_session: Any = cohort_peers[1].cohort_session
+    keys = tuple(cohort_peer.key for cohort_peer in cohort_peers)
+    with pytest.raises(EncodingError):
+        await cohort_session.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
+    with pytest.raises(EncodingError):
+        await cohort_session.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
+    with pytest.raises(EncodingError):
+        await cohort_session.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+    with pytest.raises(EncodingError, match="no parts"):
+        await cohort_session.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+    with pytest.raises(Unreachable):
+        await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
+    averaging.cancel()
+    await asyncio.gather(averaging, return_exceptions=True)
 
 
 # One side of it, and what comes over its links.

@@ -131,36 +131,33 @@ async def never(_caller: PublicKey, _request: bytes) -> bytes:
 # A place in a roster.
 
 
-async def test_cohort_peers_take_their_places_under_the_smallest_key() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 4)
-        assert [cohort_peer.cohort_session.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
-        assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
-        assert now() == 0.0  # nobody is waited for who is not there
-        assert len({cohort_peer.cohort_session.step_ends(0) for cohort_peer in cohort_peers}) == 1
+async def test_cohort_peers_take_their_places_under_the_smallest_key(stepped_band: Band) -> None:
+    cohort_peers = await convened(stepped_band, 4)
+    assert [cohort_peer.cohort_session.is_founder for cohort_peer in cohort_peers] == [True, False, False, False]
+    assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
+    assert now() == 0.0  # nobody is waited for who is not there
+    assert len({cohort_peer.cohort_session.step_ends(0) for cohort_peer in cohort_peers}) == 1
 
 
-async def test_who_has_no_token_is_alone_and_asks_nobody() -> None:
-    async with band_with() as band:
-        cohort_peers = [await band.join(0), await band.join(1, token=None)]
-        for cohort_peer in cohort_peers:
-            await cohort_peer.meet()
-        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
-        assert not band.network.endpoints[cohort_peers[1].key].handlers
+async def test_who_has_no_token_is_alone_and_asks_nobody(band: Band) -> None:
+    cohort_peers = [await band.join(0), await band.join(1, token=None)]
+    for cohort_peer in cohort_peers:
+        await cohort_peer.meet()
+    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+    assert all(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
+    assert not band.network.endpoints[cohort_peers[1].key].handlers
 
 
 @pytest.mark.parametrize("settings", [{"token": sha256(b"another")}, {"name": "there"}])
-async def test_who_has_another_token_or_another_cohort_is_alone(settings: dict[str, Any]) -> None:
-    async with band_with() as band:
-        cohort_peers = [await band.join(0), await band.join(1, **settings), await band.join(2)]
-        for _ in range(2):
-            for cohort_peer in cohort_peers:
-                await cohort_peer.meet()
-        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[2].key)
-        assert cohort_peers[1].cohort_session.is_alone
-        assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
+async def test_who_has_another_token_or_another_cohort_is_alone(band: Band, settings: dict[str, Any]) -> None:
+    cohort_peers = [await band.join(0), await band.join(1, **settings), await band.join(2)]
+    for _ in range(2):
+        for cohort_peer in cohort_peers:
+            await cohort_peer.meet()
+    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+    assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[2].key)
+    assert cohort_peers[1].cohort_session.is_alone
+    assert cohort_peers[1].cohort_session.founder == cohort_peers[1].key
 
 
 async def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
@@ -181,61 +178,56 @@ async def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> 
                 await stranger.endpoint.call(cohort_peers[0].key, method, pack(request), timeout_s=1.0)
 
 
-async def test_a_founder_waits_for_nobody_while_there_is_work() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await band.gather_round(3)
-        await cohort_peers[0].convene()
-        assert now() == 0.0
-        assert cohort_peers[0].cohort_session.is_founder
-        assert cohort_peers[0].cohort_session.is_alone
-        await cohort_peers[1].convene(after_s=10.0)
-        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
-        await all_average(cohort_peers[:2])
+async def test_a_founder_waits_for_nobody_while_there_is_work(stepped_band: Band) -> None:
+    cohort_peers = await stepped_band.gather_round(3)
+    await cohort_peers[0].convene()
+    assert now() == 0.0
+    assert cohort_peers[0].cohort_session.is_founder
+    assert cohort_peers[0].cohort_session.is_alone
+    await cohort_peers[1].convene(after_s=10.0)
+    assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+    await all_average(cohort_peers[:2])
 
 
-async def test_a_founder_that_is_late_is_waited_for_a_bounded_time() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[0].convene(after_s=1.5), cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert now() == 1.5
-        assert len(cohort_peers[0].cohort_session.members) == 3
+async def test_a_founder_that_is_late_is_waited_for_a_bounded_time(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    await all_of(cohort_peers[0].convene(after_s=1.5), cohort_peers[1].convene(), cohort_peers[2].convene())
+    assert now() == 1.5
+    assert len(cohort_peers[0].cohort_session.members) == 3
 
 
 @pytest.mark.parametrize("left_ms", [60_000.0, 4_000.0])
-async def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(left_ms: float) -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[1].convene(left_ms=left_ms), cohort_peers[2].convene(left_ms=left_ms))  # the founder never comes
-        assert now() <= min(left_ms / 8000, 2.0) + 0.01
-        assert cohort_peers[1].cohort_session.is_alone
-        assert cohort_peers[2].cohort_session.is_alone
+async def test_no_place_is_looked_for_longer_than_an_eighth_of_the_time_or_two_seconds(band: Band, left_ms: float) -> None:
+    cohort_peers = await band.gather_round(3)
+    await all_of(cohort_peers[1].convene(left_ms=left_ms), cohort_peers[2].convene(left_ms=left_ms))  # the founder never comes
+    assert now() <= min(left_ms / 8000, 2.0) + 0.01
+    assert cohort_peers[1].cohort_session.is_alone
+    assert cohort_peers[2].cohort_session.is_alone
 
 
-async def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step() -> None:
+async def test_who_is_expected_is_waited_for_at_the_end_of_the_first_step(stepped_band: Band) -> None:
     """A first step may be short; who needs longer to get the state is waited for as long as a place is looked for."""
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await band.gather_round(3)
+    cohort_peers = await stepped_band.gather_round(3)
 
-        async def early(cohort_peer: CohortPeer) -> Any:
-            await cohort_peer.convene()
-            return await cohort_peer.average(0, after_s=0.0)
+    async def early(cohort_peer: CohortPeer) -> Any:
+        await cohort_peer.convene()
+        return await cohort_peer.average(0, after_s=0.0)
 
-        async def late(cohort_peer: CohortPeer) -> Any:
-            await cohort_peer.convene(after_s=1.5)
-            return await cohort_peer.average(0, after_s=0.0)
+    async def late(cohort_peer: CohortPeer) -> Any:
+        await cohort_peer.convene(after_s=1.5)
+        return await cohort_peer.average(0, after_s=0.0)
 
-        means = await all_of(early(cohort_peers[0]), early(cohort_peers[1]), late(cohort_peers[2]))
-        assert same(*means, mean_of(cohort_peers, 0))
-        assert now() == 1.5
+    means = await all_of(early(cohort_peers[0]), early(cohort_peers[1]), late(cohort_peers[2]))
+    assert same(*means, mean_of(cohort_peers, 0))
+    assert now() == 1.5
 
 
-async def test_who_comes_after_the_first_step_is_over_is_alone() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[0].convene(), cohort_peers[1].convene())
-        await all_of(cohort_peers[0].average(0, after_s=3.0), cohort_peers[1].average(0, after_s=3.0))
-        assert (await cohort_peers[2].convene()).is_alone
-        await all_average(cohort_peers[:2], 1)
+async def test_who_comes_after_the_first_step_is_over_is_alone(stepped_band: Band) -> None:
+    cohort_peers = await stepped_band.gather_round(3)
+    await all_of(cohort_peers[0].convene(), cohort_peers[1].convene())
+    await all_of(cohort_peers[0].average(0, after_s=3.0), cohort_peers[1].average(0, after_s=3.0))
+    assert (await cohort_peers[2].convene()).is_alone
+    await all_average(cohort_peers[:2], 1)
 
 
 async def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome() -> None:
@@ -254,101 +246,91 @@ async def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome(
         assert len(cohort_peers[0].cohort_session.members) == 3
 
 
-async def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert cohort_peers[1].cohort_session.is_alone
-        await all_of(*(cohort_peer.convene(2) for cohort_peer in cohort_peers))
-        assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [
-            cohort_peers[0].key,
-            cohort_peers[1].key,
-            cohort_peers[1].key,
-        ]
-        await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
-        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+async def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_asked_again(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+    assert cohort_peers[1].cohort_session.is_alone
+    await all_of(*(cohort_peer.convene(2) for cohort_peer in cohort_peers))
+    assert [cohort_peer.cohort_session.founder for cohort_peer in cohort_peers] == [
+        cohort_peers[0].key,
+        cohort_peers[1].key,
+        cohort_peers[1].key,
+    ]
+    await all_of(*(cohort_peer.convene(3) for cohort_peer in cohort_peers))
+    assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
 
 
-async def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await cohort_peers[0].endpoint.serve(JOIN, never)
-        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
-        assert cohort_peers[1].cohort_session.is_alone
-        for round_ in range(2, 2 + SILENT_ROUNDS):
-            await all_of(cohort_peers[1].convene(round_), cohort_peers[2].convene(round_))
-            assert cohort_peers[1].cohort_session.is_founder
-            assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
-
-
-async def test_a_founder_that_is_dead_is_passed_over_at_once() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        cohort_peers[0].die()
-        await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+async def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    await cohort_peers[0].endpoint.serve(JOIN, never)
+    await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+    assert cohort_peers[1].cohort_session.is_alone
+    for round_ in range(2, 2 + SILENT_ROUNDS):
+        await all_of(cohort_peers[1].convene(round_), cohort_peers[2].convene(round_))
         assert cohort_peers[1].cohort_session.is_founder
         assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
-        assert cohort_peers[2].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
+
+
+async def test_a_founder_that_is_dead_is_passed_over_at_once(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    cohort_peers[0].die()
+    await all_of(cohort_peers[1].convene(), cohort_peers[2].convene())
+    assert cohort_peers[1].cohort_session.is_founder
+    assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
+    assert cohort_peers[2].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
 
 @pytest.mark.parametrize("settings", [{"microbatch_ms": 9_000}, {"after_s": 19.0}], ids=["slow", "late"])
-async def test_who_is_slow_or_comes_after_the_first_step_was_due_takes_no_place(settings: dict[str, Any]) -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(**settings))  # steps take 20 s
-        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
-        assert cohort_peers[2].cohort_session.is_alone
-        assert now() == settings.get("after_s", 0.0)
+async def test_who_is_slow_or_comes_after_the_first_step_was_due_takes_no_place(stepped_band: Band, settings: dict[str, Any]) -> None:
+    cohort_peers = await stepped_band.gather_round(3)
+    await all_of(cohort_peers[0].convene(), cohort_peers[1].convene(), cohort_peers[2].convene(**settings))  # steps take 20 s
+    assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+    assert cohort_peers[2].cohort_session.is_alone
+    assert now() == settings.get("after_s", 0.0)
 
 
-async def test_who_is_slow_founds_nothing_and_the_next_one_does() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await band.gather_round(3)
-        for round_ in (1, 2):
-            await all_of(
-                cohort_peers[0].convene(round_, microbatch_ms=9_000), cohort_peers[1].convene(round_), cohort_peers[2].convene(round_)
-            )
-            assert cohort_peers[0].cohort_session.is_alone
-            assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
-            assert cohort_peers[1].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
+async def test_who_is_slow_founds_nothing_and_the_next_one_does(stepped_band: Band) -> None:
+    cohort_peers = await stepped_band.gather_round(3)
+    for round_ in (1, 2):
+        await all_of(cohort_peers[0].convene(round_, microbatch_ms=9_000), cohort_peers[1].convene(round_), cohort_peers[2].convene(round_))
+        assert cohort_peers[0].cohort_session.is_alone
+        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers[1:]} == {cohort_peers[1].key}
+        assert cohort_peers[1].cohort_session.members == (cohort_peers[1].key, cohort_peers[2].key)
 
 
-async def test_who_asks_the_wrong_one_is_sent_on() -> None:
-    async with band_with() as band:
-        """The last one has not met the first one yet but for a hello, and thinks it silent."""
-        cohort_peers = await band.gather_round(3)
-        assert cohort_peers[2].cohort._service is not None
-        cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
-        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
-        assert len(cohort_peers[0].cohort_session.members) == 3
+async def test_who_asks_the_wrong_one_is_sent_on(band: Band) -> None:
+    """The last one has not met the first one yet but for a hello, and thinks it silent."""
+    cohort_peers = await band.gather_round(3)
+    assert cohort_peers[2].cohort._service is not None
+    cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+    await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
+    assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
+    assert len(cohort_peers[0].cohort_session.members) == 3
 
 
-async def test_who_is_sent_on_to_a_stranger_is_alone() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(2)
+async def test_who_is_sent_on_to_a_stranger_is_alone(band: Band) -> None:
+    cohort_peers = await band.gather_round(2)
 
-        async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
-            return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
+    async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
+        return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
 
-        assert cohort_peers[0].cohort._service is not None
-        await cohort_peers[0].cohort._service.links.serve(JOIN, send_on)
-        assert (await cohort_peers[1].convene()).is_alone
+    assert cohort_peers[0].cohort._service is not None
+    await cohort_peers[0].cohort._service.links.serve(JOIN, send_on)
+    assert (await cohort_peers[1].convene()).is_alone
 
 
-async def test_who_is_sent_round_in_circles_gives_up() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        asked = []
-        for cohort_peer, other in ((cohort_peers[0], cohort_peers[1]), (cohort_peers[1], cohort_peers[0])):
+async def test_who_is_sent_round_in_circles_gives_up(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    asked = []
+    for cohort_peer, other in ((cohort_peers[0], cohort_peers[1]), (cohort_peers[1], cohort_peers[0])):
 
-            async def send_on(caller: PublicKey, _request: bytes, other: CohortPeer = other) -> bytes:
-                asked.append(caller)
-                return pack(JoinAnswer(int(Place.ELSEWHERE), (other.key,)))
+        async def send_on(caller: PublicKey, _request: bytes, other: CohortPeer = other) -> bytes:
+            asked.append(caller)
+            return pack(JoinAnswer(int(Place.ELSEWHERE), (other.key,)))
 
-            await cohort_peer.endpoint.serve(JOIN, send_on)
-        assert (await cohort_peers[2].convene()).is_alone
-        assert len(asked) == 3
+        await cohort_peer.endpoint.serve(JOIN, send_on)
+    assert (await cohort_peers[2].convene()).is_alone
+    assert len(asked) == 3
 
 
 async def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
@@ -430,15 +412,14 @@ async def test_a_roster_has_no_more_members_than_a_contribution_has_claims(monke
         assert sum(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers) == 2
 
 
-async def test_cohort_peers_on_other_bases_are_not_waited_for_without_end() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await all_of(cohort_peers[0].convene(2), cohort_peers[1].convene(2), cohort_peers[2].convene(1))
-        assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
-        assert cohort_peers[2].cohort_session.is_alone
-        assert now() == 0.0
-        await cohort_peers[2].convene(2)
-        assert len(cohort_peers[0].cohort_session.members) == 3
+async def test_cohort_peers_on_other_bases_are_not_waited_for_without_end(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    await all_of(cohort_peers[0].convene(2), cohort_peers[1].convene(2), cohort_peers[2].convene(1))
+    assert cohort_peers[0].cohort_session.members == (cohort_peers[0].key, cohort_peers[1].key)
+    assert cohort_peers[2].cohort_session.is_alone
+    assert now() == 0.0
+    await cohort_peers[2].convene(2)
+    assert len(cohort_peers[0].cohort_session.members) == 3
 
 
 async def test_a_place_is_given_up_with_the_next_one() -> None:
@@ -464,18 +445,17 @@ async def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more() -> No
         await all_average(cohort_peers[1:])
 
 
-async def test_who_stopped_looking_for_a_place_says_so_at_once() -> None:
-    async with band_with() as band:
-        cohort_peers = await band.gather_round(3)
-        await cohort_peers[0].endpoint.serve(JOIN, never)
-        looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
-        await asyncio.sleep(0.1)
-        looking.cancel()
-        await asyncio.sleep(0)
-        assert cohort_peers[2].cohort._service is not None
-        cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
-        assert (await cohort_peers[2].convene()).is_alone
-        assert now() == pytest.approx(0.1)
+async def test_who_stopped_looking_for_a_place_says_so_at_once(band: Band) -> None:
+    cohort_peers = await band.gather_round(3)
+    await cohort_peers[0].endpoint.serve(JOIN, never)
+    looking = asyncio.create_task(cohort_peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
+    await asyncio.sleep(0.1)
+    looking.cancel()
+    await asyncio.sleep(0)
+    assert cohort_peers[2].cohort._service is not None
+    cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+    assert (await cohort_peers[2].convene()).is_alone
+    assert now() == pytest.approx(0.1)
 
 
 async def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
@@ -493,17 +473,14 @@ async def test_who_ends_leaves_the_others_to_themselves(way: str) -> None:
 # Steps.
 
 
-async def test_all_get_the_weighted_mean_in_the_same_bytes(way: str) -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 4)
-        samples = [16, 32, 48, 208]  # of which 80 count
-        for step in range(3):
-            means = await all_of(
-                *(cohort_peer.average(step, samples=each) for cohort_peer, each in zip(cohort_peers, samples, strict=True))
-            )
-            assert same(*means, mean_of(cohort_peers, step, [16, 32, 48, 80]))
-            assert all(mean.flags.writeable for mean in means)
-        assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
+async def test_all_get_the_weighted_mean_in_the_same_bytes(stepped_band: Band, way: str) -> None:
+    cohort_peers = await convened(stepped_band, 4)
+    samples = [16, 32, 48, 208]  # of which 80 count
+    for step in range(3):
+        means = await all_of(*(cohort_peer.average(step, samples=each) for cohort_peer, each in zip(cohort_peers, samples, strict=True)))
+        assert same(*means, mean_of(cohort_peers, step, [16, 32, 48, 80]))
+        assert all(mean.flags.writeable for mean in means)
+    assert not any(cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers)
 
 
 async def test_large_vectors_are_worked_on_in_threads_with_the_same_bytes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,58 +519,54 @@ async def test_who_is_lost_in_a_step_is_waited_for_once_and_the_others_go_on() -
 
 
 @pytest.mark.parametrize("step", [0, 1])
-async def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(step: int) -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 3)
-        for earlier in range(step):
-            await all_average(cohort_peers, earlier)
-        cohort_peers[0].die()
-        means = await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers[1:]))
-        for cohort_peer, mean in zip(cohort_peers[1:], means, strict=True):
-            assert same(mean, vector_of(cohort_peer.number, step))
-            assert cohort_peer.cohort_session.is_alone
-            assert cohort_peer.cohort_session.founder == cohort_peer.key
-            assert cohort_peer.cohort_session.members == (cohort_peer.key,)
-            assert cohort_peer.cohort_session.step_ends(step + 1) is None
-            vector = vector_of(9)
-            assert await cohort_peer.average(step + 1, vector, after_s=0.0) is vector
-            assert await cohort_peer.hand_over() is None
-            assert not cohort_peer.cohort_session.is_founder
-        await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
-        assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
+async def test_a_founder_that_is_lost_in_a_step_leaves_its_members_alone(stepped_band: Band, step: int) -> None:
+    cohort_peers = await convened(stepped_band, 3)
+    for earlier in range(step):
+        await all_average(cohort_peers, earlier)
+    cohort_peers[0].die()
+    means = await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers[1:]))
+    for cohort_peer, mean in zip(cohort_peers[1:], means, strict=True):
+        assert same(mean, vector_of(cohort_peer.number, step))
+        assert cohort_peer.cohort_session.is_alone
+        assert cohort_peer.cohort_session.founder == cohort_peer.key
+        assert cohort_peer.cohort_session.members == (cohort_peer.key,)
+        assert cohort_peer.cohort_session.step_ends(step + 1) is None
+        vector = vector_of(9)
+        assert await cohort_peer.average(step + 1, vector, after_s=0.0) is vector
+        assert await cohort_peer.hand_over() is None
+        assert not cohort_peer.cohort_session.is_founder
+    await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))
+    assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
 
-async def test_a_founder_that_hangs_is_waited_for_a_bounded_time() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 3)
-        due_s = (cohort_peers[1].cohort_session.step_ends(0) or 0.0) / 1000
-        means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[1:]))
-        assert same(means[0], vector_of(1, 0))
-        assert now() <= due_s + 2 * 20 + 1  # two steps
+async def test_a_founder_that_hangs_is_waited_for_a_bounded_time(stepped_band: Band) -> None:
+    cohort_peers = await convened(stepped_band, 3)
+    due_s = (cohort_peers[1].cohort_session.step_ends(0) or 0.0) / 1000
+    means = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers[1:]))
+    assert same(means[0], vector_of(1, 0))
+    assert now() <= due_s + 2 * 20 + 1  # two steps
 
 
-async def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(way: str) -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 3)
-        means = await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0), cohort_peers[2].average(0, after_s=40.0))
-        assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
-        assert same(means[2], vector_of(2, 0))
-        assert cohort_peers[2].cohort_session.is_alone
-        await all_average(cohort_peers[:2], 1)
+async def test_a_slow_member_is_left_out_told_so_and_goes_on_alone(stepped_band: Band, way: str) -> None:
+    cohort_peers = await convened(stepped_band, 3)
+    means = await all_of(cohort_peers[0].average(0), cohort_peers[1].average(0), cohort_peers[2].average(0, after_s=40.0))
+    assert same(means[0], means[1], mean_of(cohort_peers[:2], 0))
+    assert same(means[2], vector_of(2, 0))
+    assert cohort_peers[2].cohort_session.is_alone
+    await all_average(cohort_peers[:2], 1)
 
 
-async def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more() -> None:
-    async with band_with(local_steps=3) as band:
-        cohort_peers = await convened(band, 2)
-        vector = vector_of(0)
-        assert await cohort_peers[0].average(0, vector) is vector
-        assert cohort_peers[0].cohort_session.is_alone
-        assert cohort_peers[0].cohort_session.founder == cohort_peers[0].key
-        assert cohort_peers[0].cohort_session.step_ends(1) is None
-        began = now()
-        assert await cohort_peers[0].average(1, vector, after_s=0.0) is vector
-        assert await cohort_peers[0].found() is None
-        assert now() == began
+async def test_when_all_are_gone_the_founder_is_alone_without_waiting_any_more(stepped_band: Band) -> None:
+    cohort_peers = await convened(stepped_band, 2)
+    vector = vector_of(0)
+    assert await cohort_peers[0].average(0, vector) is vector
+    assert cohort_peers[0].cohort_session.is_alone
+    assert cohort_peers[0].cohort_session.founder == cohort_peers[0].key
+    assert cohort_peers[0].cohort_session.step_ends(1) is None
+    began = now()
+    assert await cohort_peers[0].average(1, vector, after_s=0.0) is vector
+    assert await cohort_peers[0].found() is None
+    assert now() == began
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -680,18 +653,17 @@ async def test_a_vector_is_given_once_and_for_the_step_that_is_under_way() -> No
 # The contribution.
 
 
-async def test_all_claims_come_into_one_contribution(way: str) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
-        gathered, *accepted = await all_of(cohort_peers[0].found(), *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]))
-        assert isinstance(gathered, Gathered)
-        assert [claim.open().key for claim in gathered.claims] == [cohort_peer.key for cohort_peer in cohort_peers]
-        assert same(gathered.mean, near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in cohort_peers], [32] * 3))
-        for cohort_peer, each in zip(cohort_peers[1:], accepted, strict=True):
-            assert isinstance(each, Accepted)
-            assert cohort_peer.claim().digest in each.contribution.open().claims
-            assert each.inclusion_promise.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
-            assert each.mean is None  # a dense codec leaves no residual
+async def test_all_claims_come_into_one_contribution(band: Band, way: str) -> None:
+    cohort_peers = await convened(band, 3)
+    gathered, *accepted = await all_of(cohort_peers[0].found(), *(cohort_peer.hand_over() for cohort_peer in cohort_peers[1:]))
+    assert isinstance(gathered, Gathered)
+    assert [claim.open().key for claim in gathered.claims] == [cohort_peer.key for cohort_peer in cohort_peers]
+    assert same(gathered.mean, near_mean([vector_of(cohort_peer.number, 100) for cohort_peer in cohort_peers], [32] * 3))
+    for cohort_peer, each in zip(cohort_peers[1:], accepted, strict=True):
+        assert isinstance(each, Accepted)
+        assert cohort_peer.claim().digest in each.contribution.open().claims
+        assert each.inclusion_promise.open_by([OPERATOR.public_key]).contribution == each.contribution.digest
+        assert each.mean is None  # a dense codec leaves no residual
 
 
 async def test_where_all_give_the_same_no_vector_travels() -> None:
@@ -731,61 +703,56 @@ async def test_who_gives_another_vector_than_the_others_is_asked_for_it_and_all_
         assert same(gathered.mean, *(each.mean for each in accepted), near_mean([common, common, other], [32] * 3))
 
 
-async def test_claims_weigh_their_samples_up_to_the_cap() -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 2)
-        gathered, _ = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(microbatches=10))
-        assert gathered.weights == (32, 80)
-        assert same(gathered.mean, near_mean([vector_of(0, 100), vector_of(1, 100)], [32, 80]))
+async def test_claims_weigh_their_samples_up_to_the_cap(band: Band) -> None:
+    cohort_peers = await convened(band, 2)
+    gathered, _ = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(microbatches=10))
+    assert gathered.weights == (32, 80)
+    assert same(gathered.mean, near_mean([vector_of(0, 100), vector_of(1, 100)], [32, 80]))
 
 
-async def test_who_is_lost_before_the_end_is_not_waited_for_long() -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
-        due_s = (cohort_peers[0].cohort_session.step_ends(0) or 0.0) / 1000
-        cohort_peers[2].die()
-        gathered, accepted = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(until_s=70.0))
-        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
-        assert accepted is not None
-        assert due_s < now() <= 60
+async def test_who_is_lost_before_the_end_is_not_waited_for_long(band: Band) -> None:
+    cohort_peers = await convened(band, 3)
+    due_s = (cohort_peers[0].cohort_session.step_ends(0) or 0.0) / 1000
+    cohort_peers[2].die()
+    gathered, accepted = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(until_s=70.0))
+    assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
+    assert accepted is not None
+    assert due_s < now() <= 60
 
 
 @pytest.mark.parametrize("when", ["before", "while it gathers", "after the header"])
-async def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(when: str) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
-        if when == "before":
-            cohort_peers[0].die()
-        handing = [asyncio.create_task(cohort_peer.hand_over(until_s=70.0)) for cohort_peer in cohort_peers[1:]]
-        founding = asyncio.create_task(cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32))
-        if when == "after the header":
-            assert await founding is not None
-        else:
-            await asyncio.sleep(0.1)
+async def test_a_founder_that_is_lost_at_the_end_costs_its_members_nothing(band: Band, when: str) -> None:
+    cohort_peers = await convened(band, 3)
+    if when == "before":
         cohort_peers[0].die()
-        founding.cancel()
-        assert await all_of(*handing) == [None, None]
-        assert now() <= 70.0
-        assert all(
-            cohort_peer.cohort_session.is_alone and cohort_peer.cohort_session.founder == cohort_peer.key
-            for cohort_peer in cohort_peers[1:]
-        )
-        await all_of(cohort_peers[1].meet(), cohort_peers[2].meet())
-        await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
-        assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
+    handing = [asyncio.create_task(cohort_peer.hand_over(until_s=70.0)) for cohort_peer in cohort_peers[1:]]
+    founding = asyncio.create_task(cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32))
+    if when == "after the header":
+        assert await founding is not None
+    else:
+        await asyncio.sleep(0.1)
+    cohort_peers[0].die()
+    founding.cancel()
+    assert await all_of(*handing) == [None, None]
+    assert now() <= 70.0
+    assert all(
+        cohort_peer.cohort_session.is_alone and cohort_peer.cohort_session.founder == cohort_peer.key for cohort_peer in cohort_peers[1:]
+    )
+    await all_of(cohort_peers[1].meet(), cohort_peers[2].meet())
+    await all_of(cohort_peers[1].convene(2), cohort_peers[2].convene(2))  # it is passed over
+    assert cohort_peers[2].cohort_session.founder == cohort_peers[1].key
 
 
-async def test_a_founder_that_hands_in_nothing_says_so(way: str) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
+async def test_a_founder_that_hands_in_nothing_says_so(band: Band, way: str) -> None:
+    cohort_peers = await convened(band, 3)
 
-        async def give_up() -> None:
-            await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
-            await cohort_peers[0].cohort_session.tell(None)
+    async def give_up() -> None:
+        await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
+        await cohort_peers[0].cohort_session.tell(None)
 
-        _, *accepted = await all_of(give_up(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
-        assert accepted == [None, None]
-        assert now() < 1.0
+    _, *accepted = await all_of(give_up(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
+    assert accepted == [None, None]
+    assert now() < 1.0
 
 
 async def test_whom_the_log_does_not_take_hands_in_alone_and_the_others_do_not_notice(way: str) -> None:
@@ -817,16 +784,13 @@ async def test_of_those_left_who_all_gave_the_same_each_can_tell_the_mean() -> N
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: str) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
-        gathered, first, second = await all_of(
-            cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over(BAD[what][0])
-        )
-        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
-        assert first is not None
-        assert second is None
-        assert now() == 0.0
+async def test_a_bad_vector_at_the_end_costs_only_who_gave_it(band: Band, what: str, way: str) -> None:
+    cohort_peers = await convened(band, 3)
+    gathered, first, second = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over(BAD[what][0]))
+    assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
+    assert first is not None
+    assert second is None
+    assert now() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -842,16 +806,15 @@ async def test_a_bad_vector_at_the_end_costs_only_who_gave_it(what: str, way: st
         None,  # it is not signed
     ],
 )
-async def test_a_claim_that_does_not_fit_is_left_out(changes: dict[str, Any] | None) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
-        claim = cohort_peers[2].claim(**changes or {})
-        given = claim if changes else Signed(Claim, claim.payload, bytes(64))
-        handing = cohort_peers[2].cohort_session.hand_over(given, vector_of(2, 100), 32, 60_000.0)
-        gathered, first, second = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(), handing)
-        assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
-        assert first is not None
-        assert second is None
+async def test_a_claim_that_does_not_fit_is_left_out(band: Band, changes: dict[str, Any] | None) -> None:
+    cohort_peers = await convened(band, 3)
+    claim = cohort_peers[2].claim(**changes or {})
+    given = claim if changes else Signed(Claim, claim.payload, bytes(64))
+    handing = cohort_peers[2].cohort_session.hand_over(given, vector_of(2, 100), 32, 60_000.0)
+    gathered, first, second = await all_of(cohort_peers[0].found(), cohort_peers[1].hand_over(), handing)
+    assert gathered.keys == (cohort_peers[0].key, cohort_peers[1].key)
+    assert first is not None
+    assert second is None
 
 
 def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str, Accepted]:
@@ -883,32 +846,30 @@ def other_words(cohort_peers: list[CohortPeer], accepted: Accepted) -> dict[str,
 
 
 @pytest.mark.parametrize("lie", range(9))
-async def test_a_member_believes_only_what_the_log_signed(lie: int) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 3)
+async def test_a_member_believes_only_what_the_log_signed(band: Band, lie: int) -> None:
+    cohort_peers = await convened(band, 3)
 
-        async def found() -> None:
-            gathered = await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
-            assert gathered is not None
-            words = other_words(cohort_peers, cohort_peers[0].accepted(gathered))
-            assert len(words) == 9
-            cohort_session: Any = cohort_peers[0].cohort_session
-            true = cohort_peers[0].accepted(gathered)
-            taken = cohort_session._word_of(list(words.values())[lie], cohort_session._handed.gifts)
-            await cohort_session.tell(true)
-            cohort_session._handed.taken.update({cohort_peers[1].key: taken[cohort_peers[1].key]})
+    async def found() -> None:
+        gathered = await cohort_peers[0].cohort_session.gather(cohort_peers[0].claim(), vector_of(0, 100), 32)
+        assert gathered is not None
+        words = other_words(cohort_peers, cohort_peers[0].accepted(gathered))
+        assert len(words) == 9
+        cohort_session: Any = cohort_peers[0].cohort_session
+        true = cohort_peers[0].accepted(gathered)
+        taken = cohort_session._word_of(list(words.values())[lie], cohort_session._handed.gifts)
+        await cohort_session.tell(true)
+        cohort_session._handed.taken.update({cohort_peers[1].key: taken[cohort_peers[1].key]})
 
-        _, deceived, other = await all_of(found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
-        assert deceived is None
-        assert cohort_peers[1].cohort_session.is_alone
-        assert other is not None
+    _, deceived, other = await all_of(found(), cohort_peers[1].hand_over(), cohort_peers[2].hand_over())
+    assert deceived is None
+    assert cohort_peers[1].cohort_session.is_alone
+    assert other is not None
 
 
-async def test_a_member_without_time_hands_in_alone_at_once(way: str) -> None:
-    async with band_with() as band:
-        cohort_peers = await convened(band, 2)
-        assert await cohort_peers[1].hand_over(until_s=0.0) is None
-        assert now() == 0.0
+async def test_a_member_without_time_hands_in_alone_at_once(band: Band, way: str) -> None:
+    cohort_peers = await convened(band, 2)
+    assert await cohort_peers[1].hand_over(until_s=0.0) is None
+    assert now() == 0.0
 
 
 async def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -> None:

@@ -242,24 +242,23 @@ def test_where_there_is_no_room_the_oldest_claims_go_first_then_the_oldest_payou
     assert [path.name for path in sorted(folder.iterdir())] == ["00000003", "manifest"]
 
 
-async def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0)
-        await rounds(scene, member, 1)
-        folder = folder_of(member.store.directory)
-        handed_in: list[bytes] = []
-        await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "signed").read_bytes()))
-        await member.stops()
-        last = load_payout_receipt(folder, 2)
-        for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
-            (folder.parent / "signed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
-            (folder / "00000002").unlink()
-            if left is not None:
-                (folder / "00000002").write_bytes(payout_receipt_bytes(left))
-            again = scene.join(0)
-            await until(lambda: (folder / "00000002").exists() and load_payout_receipt(folder, 2).paid)
-            await again.stops()
-            assert load_payout_receipt(folder, 2) == last
+async def test_a_peer_that_was_killed_has_the_payout_receipt_of_its_last_round_again_and_learns_what_that_paid(scene: Scene) -> None:
+    member = scene.join(0)
+    await rounds(scene, member, 1)
+    folder = folder_of(member.store.directory)
+    handed_in: list[bytes] = []
+    await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "signed").read_bytes()))
+    await member.stops()
+    last = load_payout_receipt(folder, 2)
+    for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
+        (folder.parent / "signed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
+        (folder / "00000002").unlink()
+        if left is not None:
+            (folder / "00000002").write_bytes(payout_receipt_bytes(left))
+        again = scene.join(0)
+        await until(lambda: (folder / "00000002").exists() and load_payout_receipt(folder, 2).paid)
+        await again.stops()
+        assert load_payout_receipt(folder, 2) == last
 
 
 def test_nothing_is_said_of_a_folder_where_no_peer_ever_ran(tmp_path: Path) -> None:

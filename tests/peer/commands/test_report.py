@@ -112,10 +112,7 @@ def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, s
     ("figures", "line"),
     [
         ({"audits": 12, "audits_against": 1}, "audited 12 contributions of others; 1 were not what they say"),
-        (
-            {"audited": 3, "brought_bytes": 2_500_000},
-            "audits asked about 3 of its contributions; 2.5 MB of what it rests on were brought",
-        ),
+        ({"audited": 3, "brought_bytes": 2_500_000}, "audits asked about 3 of its contributions; 2.5 MB of what it rests on were brought"),
     ],
 )
 def test_what_was_audited_is_a_line(tmp_path: Path, figures: dict[str, int], line: str) -> None:

@@ -17,7 +17,7 @@ from manta_swarm.protocol.rounds import PeerStage
 from tests.memory_log import MICROBATCH, MICROBATCHES, until
 from tests.peer.computer import Computer
 from tests.peer.limits.test_pausing import STEPPED, STEPS
-from tests.peer.scene import Member, scene_in
+from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -61,75 +61,71 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("settings", "changes", "words"), CASES, ids=[next(iter(settings)) for settings, _, _ in CASES])
 async def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_nothing_is_lost(
-    tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], words: str
+    scene: Scene, settings: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        computer = calm()
-        member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
-        async with limited(member, Limits(**settings), computer):
-            await until(lambda: len(member.worker.microbatches) == 1)
-            vars(computer).update(changes)
-            await until(lambda: member.status.paused)
-            assert list(member.status.pauses.items()) == [(next(iter(settings)), words)]
-            member.worker.may_go_on.set()
-            await scene.log.wait_for(1)  # what was done is handed in
-            scene.log.commit()
-            await member.reaches(1)
-            written = json.loads((member.store.directory / "status.json").read_text())
-            assert (written["paused"], written["pauses"]) == (True, {next(iter(settings)): words})
-            assert len(member.worker.microbatches) == 1
-            vars(computer).update(CALM)
-            await until(lambda: not member.status.paused)
+    computer = calm()
+    member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
+    async with limited(member, Limits(**settings), computer):
+        await until(lambda: len(member.worker.microbatches) == 1)
+        vars(computer).update(changes)
+        await until(lambda: member.status.paused)
+        assert list(member.status.pauses.items()) == [(next(iter(settings)), words)]
+        member.worker.may_go_on.set()
+        await scene.log.wait_for(1)  # what was done is handed in
+        scene.log.commit()
+        await member.reaches(1)
+        written = json.loads((member.store.directory / "status.json").read_text())
+        assert (written["paused"], written["pauses"]) == (True, {next(iter(settings)): words})
+        assert len(member.worker.microbatches) == 1
+        vars(computer).update(CALM)
+        await until(lambda: not member.status.paused)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await member.reaches(2)
+        assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
+
+
+async def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(scene: Scene) -> None:
+    computer = calm()
+    member = scene.join(0)
+    async with limited(member, Limits(on_ac=True), computer) as limiter:
+        await limiter.pause()
+        computer.on_battery = True
+        await until(lambda: set(member.status.pauses) == {"you", "on_ac"})
+        assert "all the same: on battery" in await limiter.resume()
+        assert set(member.status.pauses) == {"on_ac"}
+        assert "nothing is computed now: on battery" in await limiter.limit({})
+        assert await limiter.limit({"on_ac": "none"}) == "no limits"
+        assert (member.status.paused, member.status.pauses) == (False, {})
+
+
+async def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(scene: Scene) -> None:
+    computer = calm()
+    vars(computer).update(AT_NIGHT)
+    member = scene.join(0)
+    async with limited(member, Limits(schedule="08:00-18:00"), computer):  # type: ignore[arg-type]
+        await until(lambda: member.stage is PeerStage.WORKING)
+        assert (member.worker.microbatches, member.status.paused) == ([], True)
+        computer.minute = 9 * 60
+        await scene.log.wait_for(1)
+        assert member.worker.microbatches
+
+
+async def test_duty_threads_and_rates_act_at_once_and_are_shown(scene: Scene) -> None:
+    member = scene.join(0)
+    async with limited(member, Limits(), calm()) as limiter:
+        told = {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "8Mbit"}
+        said = await limiter.limit(told)
+        assert said == "duty 50%, cpu-threads 1, max-upload 1MB, max-download 1MB"
+        assert member.status.limits == {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "1MB"}
+        traffic = member.limited._traffic
+        assert (traffic.sent.limit, traffic.received.limit) == (1_000_000, 1_000_000)
+        for _ in range(2):
             await scene.log.wait_for(1)
             scene.log.commit()
-            await member.reaches(2)
-            assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
-
-
-async def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        computer = calm()
-        member = scene.join(0)
-        async with limited(member, Limits(on_ac=True), computer) as limiter:
-            await limiter.pause()
-            computer.on_battery = True
-            await until(lambda: set(member.status.pauses) == {"you", "on_ac"})
-            assert "all the same: on battery" in await limiter.resume()
-            assert set(member.status.pauses) == {"on_ac"}
-            assert "nothing is computed now: on battery" in await limiter.limit({})
-            assert await limiter.limit({"on_ac": "none"}) == "no limits"
-            assert (member.status.paused, member.status.pauses) == (False, {})
-
-
-async def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        computer = calm()
-        vars(computer).update(AT_NIGHT)
-        member = scene.join(0)
-        async with limited(member, Limits(schedule="08:00-18:00"), computer):  # type: ignore[arg-type]
-            await until(lambda: member.stage is PeerStage.WORKING)
-            assert (member.worker.microbatches, member.status.paused) == ([], True)
-            computer.minute = 9 * 60
-            await scene.log.wait_for(1)
-            assert member.worker.microbatches
-
-
-async def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0)
-        async with limited(member, Limits(), calm()) as limiter:
-            told = {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "8Mbit"}
-            said = await limiter.limit(told)
-            assert said == "duty 50%, cpu-threads 1, max-upload 1MB, max-download 1MB"
-            assert member.status.limits == {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "1MB"}
-            traffic = member.limited._traffic
-            assert (traffic.sent.limit, traffic.received.limit) == (1_000_000, 1_000_000)
-            for _ in range(2):
-                await scene.log.wait_for(1)
-                scene.log.commit()
-            await limiter.limit({"duty": "none", "max_upload": "none"})
-            assert traffic.sent.limit is None
-            assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
+        await limiter.limit({"duty": "none", "max_upload": "none"})
+        assert traffic.sent.limit is None
+        assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
 
 
 async def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microbatches_take_longer(tmp_path: Path) -> None:

@@ -85,38 +85,35 @@ async def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_wi
     assert "the run's log has again all that it signed" in printed
 
 
-async def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await two_rounds(scene)
-        await replaced(scene, 4)
-        assert "does not prove" in str(await end_of(member))
-        (shown,) = kept(member.store.directory)
-        assert (shown.departure, shown.round) == (Departure.UNPROVEN, 2)
+async def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(scene: Scene) -> None:
+    member = await two_rounds(scene)
+    await replaced(scene, 4)
+    assert "does not prove" in str(await end_of(member))
+    (shown,) = kept(member.store.directory)
+    assert (shown.departure, shown.round) == (Departure.UNPROVEN, 2)
 
 
-async def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await two_rounds(scene)
-        await member.leaves()
-        await replaced(scene, 1)
-        again = scene.join(0)
-        await until(lambda: bool(again.status.log_fault))
-        assert again.loop.machine.held is None  # it takes nothing from such a log
-        assert not again.worker.microbatches
-        scene.log.come_back()
-        await again.reaches(2)
+async def test_a_peer_that_was_started_again_remembers_what_the_log_had_signed(scene: Scene) -> None:
+    member = await two_rounds(scene)
+    await member.leaves()
+    await replaced(scene, 1)
+    again = scene.join(0)
+    await until(lambda: bool(again.status.log_fault))
+    assert again.loop.machine.held is None  # it takes nothing from such a log
+    assert not again.worker.microbatches
+    scene.log.come_back()
+    await again.reaches(2)
 
 
-async def test_a_neighbour_that_follows_another_history_proves_it(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await two_rounds(scene)
-        other = with_rounds(MemoryLog(MemoryNetwork()))
-        neighbour = scene.network.endpoint(PEERS[2].public_key)
-        with pytest.raises(Refused, match="goes two ways"):
-            await neighbour.call(PublicKey(member.identity.public_key), "commit", pack(other.receipt()), timeout_s=30)
-        assert "goes two ways" in str(await end_of(member))
-        (shown,) = kept(member.store.directory)
-        assert shown.departure is Departure.FORKED
+async def test_a_neighbour_that_follows_another_history_proves_it(scene: Scene) -> None:
+    member = await two_rounds(scene)
+    other = with_rounds(MemoryLog(MemoryNetwork()))
+    neighbour = scene.network.endpoint(PEERS[2].public_key)
+    with pytest.raises(Refused, match="goes two ways"):
+        await neighbour.call(PublicKey(member.identity.public_key), "commit", pack(other.receipt()), timeout_s=30)
+    assert "goes two ways" in str(await end_of(member))
+    (shown,) = kept(member.store.directory)
+    assert shown.departure is Departure.FORKED
 
 
 async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:

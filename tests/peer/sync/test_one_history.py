@@ -81,53 +81,48 @@ async def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who
             assert named == {f"operator {key.hex()} {peer_name(key)}" for key in (operators[place].public_key for place in liars)}
 
 
-async def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with scene_in(tmp_path) as scene:
-        other = await second_history(scene, [1])
-        one = scene.join(0)
-        await commits(scene.log, one, 2)
-        await until(lambda: one.loop._split_view_monitor.agreed is not None)
-        monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
-        scene.network.lost = lambda _sender, _receiver, method: method == "commit"
-        two = scene.join(1)
-        await commits(other, two, 4)
-        scene.network.lost = lambda *_: False
-        await until(lambda: two.endpoint.key in one.loop._others.neighbours.members())
-        await two.endpoint.call(one.endpoint.key, "commit", pack(other.receipt()), timeout_s=30)
-        assert "goes two ways" in str(await end_of(one))
-        assert {shown.departure for shown in kept(one.store.directory)} == {Departure.FORKED}
+async def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = await second_history(scene, [1])
+    one = scene.join(0)
+    await commits(scene.log, one, 2)
+    await until(lambda: one.loop._split_view_monitor.agreed is not None)
+    monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
+    scene.network.lost = lambda _sender, _receiver, method: method == "commit"
+    two = scene.join(1)
+    await commits(other, two, 4)
+    scene.network.lost = lambda *_: False
+    await until(lambda: two.endpoint.key in one.loop._others.neighbours.members())
+    await two.endpoint.call(one.endpoint.key, "commit", pack(other.receipt()), timeout_s=30)
+    assert "goes two ways" in str(await end_of(one))
+    assert {shown.departure for shown in kept(one.store.directory)} == {Departure.FORKED}
 
 
-async def test_the_head_in_the_dht_is_compared_too(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        other = await second_history(scene, [1])
-        with_rounds(scene.log)
-        assert await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt())
-        two = scene.join(1)
-        await other.wait_for(1)
-        other.commit()
-        assert "goes two ways" in str(await end_of(two))
-        assert {shown.departure for shown in kept(two.store.directory)} == {Departure.FORKED}
+async def test_the_head_in_the_dht_is_compared_too(scene: Scene) -> None:
+    other = await second_history(scene, [1])
+    with_rounds(scene.log)
+    assert await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt())
+    two = scene.join(1)
+    await other.wait_for(1)
+    other.commit()
+    assert "goes two ways" in str(await end_of(two))
+    assert {shown.departure for shown in kept(two.store.directory)} == {Departure.FORKED}
 
 
-async def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        one, two = scene.join(0), scene.join(1)
-        for round_ in (1, 2, 3):
-            await scene.log.wait_for(2)
-            scene.log.commit()
-            await asyncio.gather(one.reaches(round_), two.reaches(round_))
-            await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt(max(1, round_ - 1)))
-        for member in (one, two):
-            history = member.loop._split_view_monitor
-            await until(lambda history=history: history.agreed is not None and history.agreed.proven.round.round == 3)
-            await history.look()  # nobody complains
-            assert not kept(member.store.directory)
-        await one.leaves()
-        again = scene.join(0)
-        assert again.loop._split_view_monitor.agreed == one.loop._split_view_monitor.agreed
+async def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(scene: Scene) -> None:
+    one, two = scene.join(0), scene.join(1)
+    for round_ in (1, 2, 3):
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await asyncio.gather(one.reaches(round_), two.reaches(round_))
+        await publish_newest(scene.log.endpoint, scene.log.signed.run, scene.log.receipt(max(1, round_ - 1)))
+    for member in (one, two):
+        history = member.loop._split_view_monitor
+        await until(lambda history=history: history.agreed is not None and history.agreed.proven.round.round == 3)
+        await history.look()  # nobody complains
+        assert not kept(member.store.directory)
+    await one.leaves()
+    again = scene.join(0)
+    assert again.loop._split_view_monitor.agreed == one.loop._split_view_monitor.agreed
 
 
 async def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refused(
@@ -199,33 +194,30 @@ async def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_pe
         assert not kept(one.store.directory)
 
 
-async def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        one = scene.join(0)
-        await commits(scene.log, one, 1)
-        run = scene.log.signed.run
-        stranger = scene.network.endpoint(PEERS[2].public_key)
-        for data in (b"", b"\x80", pack(scene.log.receipt())[:-1], bytes(5000)):
-            await scene.log.endpoint.publish(name_of(run), data, ttl_s=60)
-            await stranger.publish(name_of(run), pack(scene.log.receipt()), ttl_s=60)  # under its own key
-            assert await look_up_newest(one.endpoint, run, one.loop.context.log) == []
-            await one.loop._split_view_monitor.look()
-        assert not kept(one.store.directory)
+async def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(scene: Scene) -> None:
+    one = scene.join(0)
+    await commits(scene.log, one, 1)
+    run = scene.log.signed.run
+    stranger = scene.network.endpoint(PEERS[2].public_key)
+    for data in (b"", b"\x80", pack(scene.log.receipt())[:-1], bytes(5000)):
+        await scene.log.endpoint.publish(name_of(run), data, ttl_s=60)
+        await stranger.publish(name_of(run), pack(scene.log.receipt()), ttl_s=60)  # under its own key
+        assert await look_up_newest(one.endpoint, run, one.loop.context.log) == []
+        await one.loop._split_view_monitor.look()
+    assert not kept(one.store.directory)
 
 
-async def test_a_log_that_never_proves_that_it_goes_on_is_given_up(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
+async def test_a_log_that_never_proves_that_it_goes_on_is_given_up(scene: Scene) -> None:
+    async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
+        raise Refused("not today")
 
-        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
-            raise Refused("not today")
-
-        one = scene.join(0)
-        await commits(scene.log, one, 1)
-        history: SplitViewMonitor = one.loop._split_view_monitor
-        await until(lambda: history.agreed is not None)
-        scene.log.endpoint.handlers["consistency"] = refuse
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        assert "does not prove" in str(await end_of(one))
-        (shown,) = kept(one.store.directory)
-        assert shown.departure is Departure.UNPROVEN
+    one = scene.join(0)
+    await commits(scene.log, one, 1)
+    history: SplitViewMonitor = one.loop._split_view_monitor
+    await until(lambda: history.agreed is not None)
+    scene.log.endpoint.handlers["consistency"] = refuse
+    await scene.log.wait_for(1)
+    scene.log.commit()
+    assert "does not prove" in str(await end_of(one))
+    (shown,) = kept(one.store.directory)
+    assert shown.departure is Departure.UNPROVEN

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -183,6 +183,11 @@ async def scene_with(**changes: object) -> AsyncIterator[Scene]:
         compute.close()
 
 
+@pytest.fixture
+def scene() -> AbstractAsyncContextManager[Scene]:
+    return scene_with()
+
+
 def note_what_is_asked(endpoint: MemoryEndpoint, roots: list[bytes]) -> None:
     answer = endpoint.handlers["blob"]
 
@@ -197,57 +202,53 @@ def own_min_exponents(scene: Scene) -> dict[int, int]:
     return {round_: scene.log.ledger.min_exponent_at(round_) for round_ in range(scene.log.ledger.round + 1)}
 
 
-async def test_a_state_is_reached_by_its_table_s_bodies() -> None:
-    async with scene_with() as scene:
-        states, held = await scene.at_the_start(LATE), scene.start
-        for _ in range(3):
-            target = scene.commit()
-            await states.reach(target, held, own_min_exponents(scene))
-            assert state_digest(states.held) == target.state
-            held = target
-        bodies = {blob.root for _, blob in scene.log.handed.values()}
-        assert set(scene.asked) == bodies
-
-
-async def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> None:
-    async with scene_with() as scene:
-        states, held = await scene.at_the_start(LATE), scene.start
-        for _ in range(4):
-            target = scene.commit()
-            await states.reach(target, held, own_min_exponents(scene))
-            held = target
-        own = scene.log.give(PEERS[1], 50, age=3)
-        header, blob = scene.log.handed[own]
-        states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
+async def test_a_state_is_reached_by_its_table_s_bodies(scene: Scene) -> None:
+    states, held = await scene.at_the_start(LATE), scene.start
+    for _ in range(3):
         target = scene.commit()
-        assert {listed.weighing.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
-        scene.asked.clear()
         await states.reach(target, held, own_min_exponents(scene))
         assert state_digest(states.held) == target.state
-        assert blob.root not in scene.asked
-        assert header.contribution.open().body == blob.root
+        held = target
+    bodies = {blob.root for _, blob in scene.log.handed.values()}
+    assert set(scene.asked) == bodies
 
 
-async def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
-    async with scene_with() as scene:
-        states, blob_store = await scene.peer_with_blob_store(EARLY)
-        await states.reach(scene.start, None, MIN_EXPONENTS)
-        _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
-        states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
-        assert blob_store.get(blob.root) is None
-        await states.reach(CommitRef.after(scene.log.commit()), scene.start, own_min_exponents(scene))
-        assert blob_store.get(blob.root) is not None
+async def test_contributions_of_several_ages_are_decoded_each_on_its_own_base(scene: Scene) -> None:
+    states, held = await scene.at_the_start(LATE), scene.start
+    for _ in range(4):
+        target = scene.commit()
+        await states.reach(target, held, own_min_exponents(scene))
+        held = target
+    own = scene.log.give(PEERS[1], 50, age=3)
+    header, blob = scene.log.handed[own]
+    states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
+    target = scene.commit()
+    assert {listed.weighing.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
+    scene.asked.clear()
+    await states.reach(target, held, own_min_exponents(scene))
+    assert state_digest(states.held) == target.state
+    assert blob.root not in scene.asked
+    assert header.contribution.open().body == blob.root
+
+
+async def test_an_own_body_is_handed_out_once_it_is_in_a_table(scene: Scene) -> None:
+    states, blob_store = await scene.peer_with_blob_store(EARLY)
+    await states.reach(scene.start, None, MIN_EXPONENTS)
+    _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
+    states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
+    assert blob_store.get(blob.root) is None
+    await states.reach(CommitRef.after(scene.log.commit()), scene.start, own_min_exponents(scene))
+    assert blob_store.get(blob.root) is not None
 
 
 @pytest.mark.parametrize(("rows", "rounds"), [(3, 1), (1, 2)], ids=["the mean of many rows", "the state, far behind"])
-async def test_of_what_leads_to_a_state_the_least_is_fetched(rows: int, rounds: int) -> None:
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        for _ in range(rounds):
-            target = scene.commit(rows)
-        await states.reach(target, scene.start, own_min_exponents(scene))
-        assert state_digest(states.held) == target.state
-        assert set(scene.asked) == {scene.log.means[0].root if rounds == 1 else target.state}
+async def test_of_what_leads_to_a_state_the_least_is_fetched(scene: Scene, rows: int, rounds: int) -> None:
+    states = await scene.at_the_start(LATE)
+    for _ in range(rounds):
+        target = scene.commit(rows)
+    await states.reach(target, scene.start, own_min_exponents(scene))
+    assert state_digest(states.held) == target.state
+    assert set(scene.asked) == {scene.log.means[0].root if rounds == 1 else target.state}
 
 
 async def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again() -> None:
@@ -279,68 +280,60 @@ async def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is(
         assert state_digest(states.held) == path[-1].state
 
 
-async def test_what_nobody_has_any_more_is_done_without_soon() -> None:
+async def test_what_nobody_has_any_more_is_done_without_soon(scene: Scene) -> None:
     """The log has the newest state, and neither bodies nor mean, as after a restart."""
-
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        target = scene.commit()
-        items = scene.log.blob_store._items
-        for root in [root for root in items if root != target.state]:
-            del items[root]
-        async with asyncio.timeout(30):  # and not when the deadline is over
-            await states.reach(target, scene.start, own_min_exponents(scene))
-        assert state_digest(states.held) == target.state
-
-
-async def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(caplog: pytest.LogCaptureFixture) -> None:
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        before = states.held
-        false = State(1, torch.zeros(scene.log.num_weights), (torch.zeros(scene.log.num_weights),))
-        target = scene.commit(state=state_digest(false))
-        with pytest.raises(
-            Unreachable, match=r"by bodies: it leads to another state; by mean: it leads to another state; by state: nobody"
-        ):
-            await states.reach(target, scene.start, own_min_exponents(scene))
-        assert states.held is before
-        assert "the committed bodies leads to another state here round=1" in caplog.text
-
-
-async def test_a_table_that_no_log_may_have_is_passed_by() -> None:
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        target = scene.commit()
-        min_exponents = {**own_min_exponents(scene), 0: 200}  # a min exponent that no body can have
-        await states.reach(target, scene.start, min_exponents)
-        assert state_digest(states.held) == target.state
-        assert scene.log.means[0].root in scene.asked
-
-
-async def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        lie, liar = BlobStore(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
-        await lie.serve(liar)
-        await scene.announce(liar)
-        await scene.meets(LATE)
-        scene.commit()
-        target = scene.commit()  # so far that the state is fetched
-        false = Blob.of(state_pieces(states.held))
-        lie._pinned[target.state] = Blob(false.pieces, false.hashes, target.state)  # type: ignore[arg-type,index]
+    states = await scene.at_the_start(LATE)
+    target = scene.commit()
+    items = scene.log.blob_store._items
+    for root in [root for root in items if root != target.state]:
+        del items[root]
+    async with asyncio.timeout(30):  # and not when the deadline is over
         await states.reach(target, scene.start, own_min_exponents(scene))
-        assert state_digest(states.held) == target.state
-        assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
+    assert state_digest(states.held) == target.state
 
 
-async def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
-    async with scene_with() as scene:
-        early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
-        target = scene.commit(rows=3)
-        await early.reach(target, scene.start, own_min_exponents(scene))
-        scene.log.go_away()
-        await late.reach(target, scene.start, own_min_exponents(scene))
-        assert state_digest(late.held) == target.state
+async def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    states = await scene.at_the_start(LATE)
+    before = states.held
+    false = State(1, torch.zeros(scene.log.num_weights), (torch.zeros(scene.log.num_weights),))
+    target = scene.commit(state=state_digest(false))
+    with pytest.raises(Unreachable, match=r"by bodies: it leads to another state; by mean: it leads to another state; by state: nobody"):
+        await states.reach(target, scene.start, own_min_exponents(scene))
+    assert states.held is before
+    assert "the committed bodies leads to another state here round=1" in caplog.text
+
+
+async def test_a_table_that_no_log_may_have_is_passed_by(scene: Scene) -> None:
+    states = await scene.at_the_start(LATE)
+    target = scene.commit()
+    min_exponents = {**own_min_exponents(scene), 0: 200}  # a min exponent that no body can have
+    await states.reach(target, scene.start, min_exponents)
+    assert state_digest(states.held) == target.state
+    assert scene.log.means[0].root in scene.asked
+
+
+async def test_a_liar_is_found_out_and_others_are_asked(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    states = await scene.at_the_start(LATE)
+    lie, liar = BlobStore(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
+    await lie.serve(liar)
+    await scene.announce(liar)
+    await scene.meets(LATE)
+    scene.commit()
+    target = scene.commit()  # so far that the state is fetched
+    false = Blob.of(state_pieces(states.held))
+    lie._pinned[target.state] = Blob(false.pieces, false.hashes, target.state)  # type: ignore[arg-type,index]
+    await states.reach(target, scene.start, own_min_exponents(scene))
+    assert state_digest(states.held) == target.state
+    assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
+
+
+async def test_neighbours_have_what_the_log_does_not_answer_for(scene: Scene) -> None:
+    early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
+    target = scene.commit(rows=3)
+    await early.reach(target, scene.start, own_min_exponents(scene))
+    scene.log.go_away()
+    await late.reach(target, scene.start, own_min_exponents(scene))
+    assert state_digest(late.held) == target.state
 
 
 async def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

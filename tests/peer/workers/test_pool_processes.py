@@ -236,9 +236,7 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and
     play(story, timeout=QUICK)
 
 
-def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do(
-    forked_children: list[Program],
-) -> None:
+def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do(forked_children: list[Program]) -> None:
     async def story(pool: ProcessPool) -> None:
         await pool.load(weights_of(1), None)
         await until(lambda: len(pool.present()) == 2)

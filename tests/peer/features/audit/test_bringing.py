@@ -16,17 +16,7 @@ from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.protocol.verdicts import Outcome
 from manta_swarm.runtime.atomic_file import AtomicFile
-from tests.audit_scene import (
-    AUDITORS,
-    NUM_WEIGHTS,
-    OPERATORS,
-    A,
-    B,
-    Peer,
-    Scene,
-    header_of,
-    vector,
-)
+from tests.audit_scene import AUDITORS, NUM_WEIGHTS, OPERATORS, A, B, Peer, Scene, header_of, vector
 
 GOOD, UNPAID, DEMOTED, VOID = Outcome.GOOD, Outcome.UNPAID, Outcome.DEMOTED, Outcome.VOID
 

@@ -158,14 +158,7 @@ async def test_nothing_goes_while_another_contribution_on_its_base_may_be_listed
     undrawn(scene, header)
     looked_for = [peer.base]
     folder = tmp_path / f"peer-{A.public_key.hex()[:8]}"
-    bringing = Bringing(
-        scene.endpoint(A),
-        scene.line(A),
-        peer.vectors,
-        folder,
-        Rounds(scene, looked_for),
-        kept_rounds=KEPT_ROUNDS,
-    )
+    bringing = Bringing(scene.endpoint(A), scene.line(A), peer.vectors, folder, Rounds(scene, looked_for), kept_rounds=KEPT_ROUNDS)
     await bringing.bring_all()
     assert peer.vectors.has(peer.base, MEAN)
     looked_for.clear()

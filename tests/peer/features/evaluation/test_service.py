@@ -4,7 +4,7 @@ import asyncio
 import sys
 from array import array
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -118,25 +118,28 @@ async def scene_with(**settings: Any) -> AsyncIterator[Scene]:
     assert all(each.is_closed for each in scene.measurers)
 
 
-async def test_a_question_is_answered_with_a_signature() -> None:
-    async with scene_with() as scene:
-        word = await scene.answer()
-        assert checked(word.answer[0], QUESTION, PEER.public_key, DATA) == (RESULT, RESULT)
-        assert scene.measurers[0].asked == [(SMALLEST, "search"), (LARGEST, "search")]
-        assert scene.num_measured == 2
-        assert scene.measurers[0].loaded == [b"weights"]
-        again = await scene.ask()  # as if the answer had been lost
-        assert again == word
-        assert len(scene.measurers[0].asked) == 2
+@pytest.fixture
+def scene() -> AbstractAsyncContextManager[Scene]:
+    return scene_with()
 
 
-async def test_it_works_no_more_than_its_share_of_the_time() -> None:
-    async with scene_with() as scene:
-        scene.service.limit(10, 5)
-        began_s, count = now(), 5
-        for number in range(count):
-            await scene.answer(replace(QUESTION, architectures=(SMALLEST,), nonce=bytes([number]) * 16))
-        assert now() - began_s == pytest.approx((count - 1) * CPU_S / 0.05 + CPU_S, rel=0.2)
+async def test_a_question_is_answered_with_a_signature(scene: Scene) -> None:
+    word = await scene.answer()
+    assert checked(word.answer[0], QUESTION, PEER.public_key, DATA) == (RESULT, RESULT)
+    assert scene.measurers[0].asked == [(SMALLEST, "search"), (LARGEST, "search")]
+    assert scene.num_measured == 2
+    assert scene.measurers[0].loaded == [b"weights"]
+    again = await scene.ask()  # as if the answer had been lost
+    assert again == word
+    assert len(scene.measurers[0].asked) == 2
+
+
+async def test_it_works_no_more_than_its_share_of_the_time(scene: Scene) -> None:
+    scene.service.limit(10, 5)
+    began_s, count = now(), 5
+    for number in range(count):
+        await scene.answer(replace(QUESTION, architectures=(SMALLEST,), nonce=bytes([number]) * 16))
+    assert now() - began_s == pytest.approx((count - 1) * CPU_S / 0.05 + CPU_S, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -148,44 +151,40 @@ async def test_it_works_no_more_than_its_share_of_the_time() -> None:
         ({"state": sha256(b"unknown")}, "not got that state any more"),
     ],
 )
-async def test_what_it_cannot_measure_it_never_will(changes: dict[str, Any], reason: str) -> None:
-    async with scene_with() as scene:
-        word = await scene.ask(replace(QUESTION, **changes))
-        assert (word.fate, reason in word.reason) == (Fate.NEVER, True), word.reason
-        assert not scene.measurers
+async def test_what_it_cannot_measure_it_never_will(scene: Scene, changes: dict[str, Any], reason: str) -> None:
+    word = await scene.ask(replace(QUESTION, **changes))
+    assert (word.fate, reason in word.reason) == (Fate.NEVER, True), word.reason
+    assert not scene.measurers
 
 
 @pytest.mark.parametrize("request_", [b"", b"\x80", b"\xff" * 5000, pack(RESULT)])
-async def test_what_is_no_question_is_refused(request_: bytes) -> None:
-    async with scene_with() as scene:
-        with pytest.raises(Refused):
-            await scene.asker.call(PEER.public_key, METHOD, request_, timeout_s=60)
+async def test_what_is_no_question_is_refused(scene: Scene, request_: bytes) -> None:
+    with pytest.raises(Refused):
+        await scene.asker.call(PEER.public_key, METHOD, request_, timeout_s=60)
 
 
-async def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_stays() -> None:
-    async with scene_with() as scene:
-        weights, scene.round = scene.states.pop(STATE), 6
-        assert (await scene.ask()).fate == Fate.LATER
-        scene.states[STATE], scene.round = weights, 7
-        assert (await scene.answer()).fate == Fate.DONE
-        del scene.states[STATE]
-        assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
-        others = [replace(QUESTION, state=sha256(name), nonce=b"o" * 16) for name in (b"other", b"third")]
-        assert (await scene.answer(others[0])).fate == Fate.DONE
-        assert (await scene.ask(others[1])).fate == Fate.LATER  # two are kept, and no more
-        assert others[1].state not in scene.copied
-        assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
+async def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_stays(scene: Scene) -> None:
+    weights, scene.round = scene.states.pop(STATE), 6
+    assert (await scene.ask()).fate == Fate.LATER
+    scene.states[STATE], scene.round = weights, 7
+    assert (await scene.answer()).fate == Fate.DONE
+    del scene.states[STATE]
+    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
+    others = [replace(QUESTION, state=sha256(name), nonce=b"o" * 16) for name in (b"other", b"third")]
+    assert (await scene.answer(others[0])).fate == Fate.DONE
+    assert (await scene.ask(others[1])).fate == Fate.LATER  # two are kept, and no more
+    assert others[1].state not in scene.copied
+    assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
 
 
-async def test_a_person_who_does_not_want_it_is_asked_nothing() -> None:
-    async with scene_with() as scene:
-        asking = asyncio.create_task(scene.answer())
-        await asyncio.sleep(1)
-        scene.service.limit(0, 100)
-        assert (await asking).reason == NOT_WANTED
-        assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
-        scene.service.limit(100, 100)
-        assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
+async def test_a_person_who_does_not_want_it_is_asked_nothing(scene: Scene) -> None:
+    asking = asyncio.create_task(scene.answer())
+    await asyncio.sleep(1)
+    scene.service.limit(0, 100)
+    assert (await asking).reason == NOT_WANTED
+    assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
+    scene.service.limit(100, 100)
+    assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
 
 
 async def test_private_data_are_not_measured_on() -> None:
@@ -194,122 +193,109 @@ async def test_private_data_are_not_measured_on() -> None:
         assert (word.fate, word.reason) == (Fate.NEVER, "the run's data are private")
 
 
-async def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
-    async with scene_with() as scene:
-        asking = asyncio.create_task(scene.answer())
-        await asyncio.sleep(CPU_S / 2)
-        scene.service.pause()
-        assert (await asking).reason == PAUSED
-        await asyncio.sleep(0.1)
-        assert scene.measurers[0].is_closed
-        assert (await scene.ask()).fate == Fate.LATER
-        assert len(scene.measurers) == 1
-        scene.service.resume()
-        assert (await scene.answer()).fate == Fate.DONE
+async def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held(scene: Scene) -> None:
+    asking = asyncio.create_task(scene.answer())
+    await asyncio.sleep(CPU_S / 2)
+    scene.service.pause()
+    assert (await asking).reason == PAUSED
+    await asyncio.sleep(0.1)
+    assert scene.measurers[0].is_closed
+    assert (await scene.ask()).fate == Fate.LATER
+    assert len(scene.measurers) == 1
+    scene.service.resume()
+    assert (await scene.answer()).fate == Fate.DONE
 
 
-async def test_a_pause_while_it_rests_frees_the_memory_too() -> None:
-    async with scene_with() as scene:
-        scene.service.limit(1, 100)
-        assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == Fate.DONE
-        scene.service.pause()
-        await asyncio.sleep(0.1)
-        assert scene.measurers[0].is_closed
+async def test_a_pause_while_it_rests_frees_the_memory_too(scene: Scene) -> None:
+    scene.service.limit(1, 100)
+    assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == Fate.DONE
+    scene.service.pause()
+    await asyncio.sleep(0.1)
+    assert scene.measurers[0].is_closed
 
 
-async def test_a_caller_has_one_question_and_all_together_a_few() -> None:
-    async with scene_with() as scene:
-        scene.service.limit(1, 100)
-        asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
-        await asyncio.sleep(0.1)
-        assert (await scene.ask()).fate == Fate.LATER
-        newer = asyncio.create_task(scene.answer(replace(QUESTION, nonce=b"m" * 16), scene.network.endpoints[scene.other(1).key]))
-        assert (await asking[1]).fate == Fate.LATER  # it asked anew
-        scene.service.limit(100, 100)
-        assert (await newer).fate == Fate.DONE
-        assert {(await each).fate for each in asking[2:]} == {Fate.DONE}
+async def test_a_caller_has_one_question_and_all_together_a_few(scene: Scene) -> None:
+    scene.service.limit(1, 100)
+    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
+    await asyncio.sleep(0.1)
+    assert (await scene.ask()).fate == Fate.LATER
+    newer = asyncio.create_task(scene.answer(replace(QUESTION, nonce=b"m" * 16), scene.network.endpoints[scene.other(1).key]))
+    assert (await asking[1]).fate == Fate.LATER  # it asked anew
+    scene.service.limit(100, 100)
+    assert (await newer).fate == Fate.DONE
+    assert {(await each).fate for each in asking[2:]} == {Fate.DONE}
 
 
-async def test_what_measures_is_ended_when_nobody_asks_any_more() -> None:
-    async with scene_with() as scene:
-        await scene.answer()
-        await asyncio.sleep(IDLE_S + 2 * CPU_S)
-        assert scene.measurers[0].is_closed
-        assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
-        assert len(scene.measurers) == 2
+async def test_what_measures_is_ended_when_nobody_asks_any_more(scene: Scene) -> None:
+    await scene.answer()
+    await asyncio.sleep(IDLE_S + 2 * CPU_S)
+    assert scene.measurers[0].is_closed
+    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
+    assert len(scene.measurers) == 2
 
 
 @pytest.mark.parametrize("others_ask", [False, True])
-async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(others_ask: bool) -> None:
-    async with scene_with() as scene:
-        weights = scene.states[STATE] = b"weights of a state"[: 10 + scene.round]
-        at_first = sys.getrefcount(weights)
-        await scene.answer()
-        until_s, number = now() + KEPT_S + IDLE_S + 10, 0
-        while now() < until_s:
-            await asyncio.sleep(IDLE_S if others_ask else KEPT_S)
-            if others_ask:
-                number += 1
-                await scene.answer(replace(QUESTION, state=sha256(b"other"), nonce=bytes([number]) * 16))
-        for each in scene.measurers:
-            each.loaded.clear()
-        assert sys.getrefcount(weights) == at_first
+async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(scene: Scene, others_ask: bool) -> None:
+    weights = scene.states[STATE] = b"weights of a state"[: 10 + scene.round]
+    at_first = sys.getrefcount(weights)
+    await scene.answer()
+    until_s, number = now() + KEPT_S + IDLE_S + 10, 0
+    while now() < until_s:
+        await asyncio.sleep(IDLE_S if others_ask else KEPT_S)
+        if others_ask:
+            number += 1
+            await scene.answer(replace(QUESTION, state=sha256(b"other"), nonce=bytes([number]) * 16))
+    for each in scene.measurers:
+        each.loaded.clear()
+    assert sys.getrefcount(weights) == at_first
 
 
-async def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
-    async with scene_with() as scene:
-        asking = asyncio.create_task(scene.answer())
-        await asyncio.sleep(CPU_S / 2)
-        scene.service.limit(0, 100)
-        assert (await asking).reason == NOT_WANTED
-        await asyncio.sleep(CPU_S / 10)
-        assert scene.measurers[0].is_closed
+async def test_a_person_who_wants_it_no_more_has_it_end_at_once(scene: Scene) -> None:
+    asking = asyncio.create_task(scene.answer())
+    await asyncio.sleep(CPU_S / 2)
+    scene.service.limit(0, 100)
+    assert (await asking).reason == NOT_WANTED
+    await asyncio.sleep(CPU_S / 10)
+    assert scene.measurers[0].is_closed
 
 
-async def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
-    async with scene_with() as scene:
-        asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
-        await asyncio.sleep(CPU_S / 2)
-        scene.service.pause()
-        async with asyncio.timeout(30):
-            assert {(await each).reason for each in asking} == {PAUSED}
+async def test_questions_that_wait_when_it_is_paused_are_for_later_too(scene: Scene) -> None:
+    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
+    await asyncio.sleep(CPU_S / 2)
+    scene.service.pause()
+    async with asyncio.timeout(30):
+        assert {(await each).reason for each in asking} == {PAUSED}
 
 
-async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> None:
-    async with scene_with() as scene:
-        scene.service.limit(1, 100)
-        await scene.ask()  # and never again
-        await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
-        assert scene.measurers[0].asked == [(SMALLEST, "search")]
+async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end(scene: Scene) -> None:
+    scene.service.limit(1, 100)
+    await scene.ask()  # and never again
+    await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
+    assert scene.measurers[0].asked == [(SMALLEST, "search")]
 
 
-async def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
-    async with scene_with() as scene:
+async def test_one_that_dies_is_started_again_but_not_for_ever(scene: Scene) -> None:
+    def die() -> None:
+        raise ChildLost("it has ended")
 
-        def die() -> None:
-            raise ChildLost("it has ended")
-
-        scene.fail = die
-        fates = [(await scene.answer(replace(QUESTION, nonce=bytes([number]) * 16))).fate for number in range(4)]
-        assert fates == [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER]
-        assert len(scene.measurers) == 3
+    scene.fail = die
+    fates = [(await scene.answer(replace(QUESTION, nonce=bytes([number]) * 16))).fate for number in range(4)]
+    assert fates == [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER]
+    assert len(scene.measurers) == 3
 
 
-async def test_missing_samples_are_no_reason_to_try_again() -> None:
-    async with scene_with() as scene:
+async def test_missing_samples_are_no_reason_to_try_again(scene: Scene) -> None:
+    def lack() -> None:
+        raise UserError("a shard is missing")
 
-        def lack() -> None:
-            raise UserError("a shard is missing")
-
-        scene.fail = lack
-        assert (await scene.answer()).fate == Fate.NEVER
-        assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.NEVER
+    scene.fail = lack
+    assert (await scene.answer()).fate == Fate.NEVER
+    assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.NEVER
 
 
-async def test_one_who_replays_a_question_of_somebody_else_gets_its_own_answer() -> None:
-    async with scene_with() as scene:
-        mine, theirs = await asyncio.gather(scene.answer(), scene.answer(asker=scene.other(3)))
-        assert mine == theirs  # the same measurements, signed for the same question
-        assert len(scene.measurers[0].asked) == 4
-        with pytest.raises(EncodingError):
-            checked(theirs.answer[0], replace(QUESTION, nonce=b"m" * 16), PEER.public_key, DATA)
+async def test_one_who_replays_a_question_of_somebody_else_gets_its_own_answer(scene: Scene) -> None:
+    mine, theirs = await asyncio.gather(scene.answer(), scene.answer(asker=scene.other(3)))
+    assert mine == theirs  # the same measurements, signed for the same question
+    assert len(scene.measurers[0].asked) == 4
+    with pytest.raises(EncodingError):
+        checked(theirs.answer[0], replace(QUESTION, nonce=b"m" * 16), PEER.public_key, DATA)

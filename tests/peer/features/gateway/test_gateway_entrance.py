@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,79 +89,79 @@ async def over_http(rule: AdmissionRule = INVITED) -> AsyncIterator[Invited]:
         yield invited
 
 
-async def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_other_leases(tmp_path: Path) -> None:
-    async with over_http() as invited:
-        token = invited.token()
-        with pytest.raises(NotLetIn, match="not open to everybody"):
-            await invited.lease(ALICE)
-        await invited.enter(ALICE, tmp_path / "alice", token.to_text())
-        assert await invited.lease(ALICE)
-        await invited.enter(ALICE, tmp_path / "alice")  # its admission proof is enough from now on, also where the gateway is another one
-        assert len(invited.asked) == 1
-        with pytest.raises(UserError, match="takes invited peers only"):
-            await invited.enter(BOB, tmp_path / "bob")
-        with pytest.raises(NotLetIn):
-            await invited.lease(BOB)
+@pytest.fixture
+def invited() -> AbstractAsyncContextManager[Invited]:
+    return over_http()
 
 
-async def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_at_most(tmp_path: Path) -> None:
-    async with over_http() as invited:
-        token = invited.token()
-        await invited.enter(ALICE, tmp_path / "alice", token.to_text())
-        for _ in range(3):
-            with pytest.raises(UserError, match=r"used up: it was for 1 keys.*ask who gave it"):
-                await invited.enter(BOB, tmp_path / "bob", token.to_text())
-        assert len(invited.asked) == 2
-        invited.gateway.now_ms += 61_000
-        with pytest.raises(UserError, match="used up"):
+async def test_an_invited_key_leases_and_comes_back_by_its_admission_proof_and_no_other_leases(invited: Invited, tmp_path: Path) -> None:
+    token = invited.token()
+    with pytest.raises(NotLetIn, match="not open to everybody"):
+        await invited.lease(ALICE)
+    await invited.enter(ALICE, tmp_path / "alice", token.to_text())
+    assert await invited.lease(ALICE)
+    await invited.enter(ALICE, tmp_path / "alice")  # its admission proof is enough from now on, also where the gateway is another one
+    assert len(invited.asked) == 1
+    with pytest.raises(UserError, match="takes invited peers only"):
+        await invited.enter(BOB, tmp_path / "bob")
+    with pytest.raises(NotLetIn):
+        await invited.lease(BOB)
+
+
+async def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_at_most(invited: Invited, tmp_path: Path) -> None:
+    token = invited.token()
+    await invited.enter(ALICE, tmp_path / "alice", token.to_text())
+    for _ in range(3):
+        with pytest.raises(UserError, match=r"used up: it was for 1 keys.*ask who gave it"):
             await invited.enter(BOB, tmp_path / "bob", token.to_text())
-        assert len(invited.asked) == 3
+    assert len(invited.asked) == 2
+    invited.gateway.now_ms += 61_000
+    with pytest.raises(UserError, match="used up"):
+        await invited.enter(BOB, tmp_path / "bob", token.to_text())
+    assert len(invited.asked) == 3
 
 
-async def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> None:
-    async with over_http() as invited:
-        client = GatewayClient([GatewayUrl.of(invited.address)])
-        of_bob, elsewhere = invited.token().admission(BOB.public_key), invited.token(run=sha256(b"run"))
-        bad = {
-            "no operator": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(operator=CAROL).admission(ALICE.public_key),)),
-            "of another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
-            "to another run": EnterRequest(invited.run, ALICE.public_key, (), (elsewhere.admission(ALICE.public_key),)),
-            "guest": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(access=GUEST).admission(ALICE.public_key),)),
-            "a guest,": EnterRequest(invited.run, BOB.public_key, (invited.shown(BOB.public_key, access=GUEST),), ()),
-        }
-        for why, request in bad.items():
-            with pytest.raises(NotLetIn, match=why):
-                await asyncio.to_thread(client.enter, request)
-        forged = invited.shown(ALICE.public_key, CAROL)
-        with pytest.raises(RemoteFault, match="signature"):
-            await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (forged,), ()))
-        another = invited.shown(ALICE.public_key, run=sha256(b"run"))
-        with pytest.raises(RemoteFault, match="another run"):
-            await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (another,), ()))
-        assert not invited.asked
-        with pytest.raises(NotLetIn):
-            await invited.lease(ALICE)
+async def test_what_cannot_let_anybody_in_never_reaches_the_log(invited: Invited) -> None:
+    client = GatewayClient([GatewayUrl.of(invited.address)])
+    of_bob, elsewhere = invited.token().admission(BOB.public_key), invited.token(run=sha256(b"run"))
+    bad = {
+        "no operator": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(operator=CAROL).admission(ALICE.public_key),)),
+        "of another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
+        "to another run": EnterRequest(invited.run, ALICE.public_key, (), (elsewhere.admission(ALICE.public_key),)),
+        "guest": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(access=GUEST).admission(ALICE.public_key),)),
+        "a guest,": EnterRequest(invited.run, BOB.public_key, (invited.shown(BOB.public_key, access=GUEST),), ()),
+    }
+    for why, request in bad.items():
+        with pytest.raises(NotLetIn, match=why):
+            await asyncio.to_thread(client.enter, request)
+    forged = invited.shown(ALICE.public_key, CAROL)
+    with pytest.raises(RemoteFault, match="signature"):
+        await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (forged,), ()))
+    another = invited.shown(ALICE.public_key, run=sha256(b"run"))
+    with pytest.raises(RemoteFault, match="another run"):
+        await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (another,), ()))
+    assert not invited.asked
+    with pytest.raises(NotLetIn):
+        await invited.lease(ALICE)
 
 
-async def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None:
-    async with over_http() as invited:
+async def test_a_key_that_is_out_leases_no_more_and_is_told_so(invited: Invited, tmp_path: Path) -> None:
+    await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
+    assert await invited.lease(ALICE)
+    invited.admitted.out[ALICE.public_key] = 1
+    with pytest.raises(NotLetIn):
+        await invited.lease(ALICE)
+    with pytest.raises(UserError, match="does not let your key in any more"):
+        await invited.enter(ALICE, tmp_path / "alice")
+
+
+async def test_while_the_log_is_away_a_light_contributor_waits(invited: Invited, tmp_path: Path) -> None:
+    invited.gateway.service.entrance = Entrance(
+        replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
+        Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
+    )
+    with pytest.raises(Unreachable, match="log does not answer"):
         await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
-        assert await invited.lease(ALICE)
-        invited.admitted.out[ALICE.public_key] = 1
-        with pytest.raises(NotLetIn):
-            await invited.lease(ALICE)
-        with pytest.raises(UserError, match="does not let your key in any more"):
-            await invited.enter(ALICE, tmp_path / "alice")
-
-
-async def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
-    async with over_http() as invited:
-        invited.gateway.service.entrance = Entrance(
-            replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
-            Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
-        )
-        with pytest.raises(Unreachable, match="log does not answer"):
-            await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
 
 
 async def test_a_listed_key_leases_without_showing_anything_and_another_is_told_before_it_asks(tmp_path: Path) -> None:

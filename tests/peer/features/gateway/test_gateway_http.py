@@ -229,12 +229,13 @@ def _is_closed(connection: socket.socket) -> bool:
 async def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
     sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
-    monkeypatch.setattr(http_server, "_LAG_S", 2.0)
-    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
+    monkeypatch.setattr(http_server, "_LOOK_S", 0.05)
     async with over_http() as (_, address):
         slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
         await asyncio.to_thread(client_of(address).welcome)
+        assert not slow.done()
+        for limit in ("_ASKING_S", "_LAG_S", "_BEGINS_S"):
+            monkeypatch.setattr(http_server, limit, 0.0)
         assert await slow
 
 
@@ -389,7 +390,7 @@ async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcom
 ) -> None:
     certificate, key = _certificate(tmp_path)
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
+    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with over_http(ListenAddress("127.0.0.1", 0, certificate, key)) as (_, address):
         host, port = address.removeprefix("https://").rstrip("/").split(":")

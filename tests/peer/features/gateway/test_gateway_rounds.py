@@ -126,15 +126,14 @@ async def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_l
         assert len(gateway.worker.microbatches) == exchange.local_steps
 
 
-async def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        scene.log.left_ms = 200
-        service = _service(scene, is_lease_only=True)
-        cohort_sessions = _cohort_sessions(service)
-        gateway = scene.join(0, gateway=service)
-        await until(lambda: len(cohort_sessions) > 1)  # all was due, and it began again
-        await gateway.leaves()
-        assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
+async def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(scene: Scene) -> None:
+    scene.log.left_ms = 200
+    service = _service(scene, is_lease_only=True)
+    cohort_sessions = _cohort_sessions(service)
+    gateway = scene.join(0, gateway=service)
+    await until(lambda: len(cohort_sessions) > 1)  # all was due, and it began again
+    await gateway.leaves()
+    assert (gateway.worker.microbatches, scene.log.headers) == ([], [])
 
 
 async def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:

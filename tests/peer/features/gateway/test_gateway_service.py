@@ -29,7 +29,7 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.audited import RULES
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE
-from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Light, gateway_with, gathered_by, own_claim
+from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, gateway_with, gathered_by, own_claim
 
 STEPS = 2
 RUN = sha256(b"run")
@@ -71,36 +71,34 @@ async def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_
         assert gateway.service.taken == 2
 
 
-async def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_full_peer_would_learn() -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene()
-        light = Light(gateway, 0)
-        lease = await light.lease(microbatch_ms=10)
-        assert lease.architecture == gateway.training_spec.plan.space.smallest().text
-        assert lease.microbatches_a_step == 2  # as many as a claim may have
-        weights = gateway.service.blob(lease.weights)
-        assert weights == covered_weights(
-            gateway.state.parameters.numpy(), gateway.training_spec.plan.space, gateway.training_spec.plan.space.smallest()
-        )
-        done = light.do(lease)
-        claim = done.back.claim.open()
-        assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
-        assert (sum(claim.work), done.back.counts) == (2, (2,))
+async def test_a_claim_is_of_the_leased_microbatches_and_the_learnt_vector_is_what_a_full_peer_would_learn(gateway: Gateway) -> None:
+    await gateway.convene()
+    light = Light(gateway, 0)
+    lease = await light.lease(microbatch_ms=10)
+    assert lease.architecture == gateway.training_spec.plan.space.smallest().text
+    assert lease.microbatches_a_step == 2  # as many as a claim may have
+    weights = gateway.service.blob(lease.weights)
+    assert weights == covered_weights(
+        gateway.state.parameters.numpy(), gateway.training_spec.plan.space, gateway.training_spec.plan.space.smallest()
+    )
+    done = light.do(lease)
+    claim = done.back.claim.open()
+    assert (claim.key, claim.founder, claim.cohort) == (LIGHTS[0].public_key, GATEWAY.public_key, "here")
+    assert (sum(claim.work), done.back.counts) == (2, (2,))
 
 
-async def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene()
-        light = Light(gateway, 0)
-        done = await light.contribute()
-        assert (await light.give_back(done)).fate == Fate.HELD
-        other = replace(done, back=resigned(done.back, LIGHTS[0], microbatch_ms=1234))
-        word = await light.give_back(other)
-        assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
-        assert cohort_session.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
-        gathered = await gathered_by(gateway, cohort_session)
-        await cohort_session.tell(gateway.accepted(*gathered.claims))
-        assert (await light.give_back(done)).fate == Fate.TAKEN
+async def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lease_is_refused(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene()
+    light = Light(gateway, 0)
+    done = await light.contribute()
+    assert (await light.give_back(done)).fate == Fate.HELD
+    other = replace(done, back=resigned(done.back, LIGHTS[0], microbatch_ms=1234))
+    word = await light.give_back(other)
+    assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
+    assert cohort_session.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
+    gathered = await gathered_by(gateway, cohort_session)
+    await cohort_session.tell(gateway.accepted(*gathered.claims))
+    assert (await light.give_back(done)).fate == Fate.TAKEN
 
 
 async def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
@@ -163,48 +161,45 @@ WRONG: dict[str, tuple[Spoil, str]] = {
 }
 
 
-async def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene()
-        light = Light(gateway, 0)
-        done = light.do(await light.lease())
-        for what, (spoil, reason) in WRONG.items():
-            word = await light.give_back(replace(done, back=spoil(done.back)))
-            assert word.fate == Fate.LOST, what
-            assert reason in word.reason, what
-            assert cohort_session.members == (GATEWAY.public_key,), what
-        assert (await light.give_back(done)).fate == Fate.HELD
+async def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_can_still_come_back(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene()
+    light = Light(gateway, 0)
+    done = light.do(await light.lease())
+    for what, (spoil, reason) in WRONG.items():
+        word = await light.give_back(replace(done, back=spoil(done.back)))
+        assert word.fate == Fate.LOST, what
+        assert reason in word.reason, what
+        assert cohort_session.members == (GATEWAY.public_key,), what
+    assert (await light.give_back(done)).fate == Fate.HELD
 
 
-async def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene()
-        light = Light(gateway, 0)
-        done = light.do(await light.lease())
-        forged = Signed(Claim, done.back.claim.payload, bytes(64))
-        with pytest.raises(SignatureError):
-            await light.give_back(replace(done, back=replace(done.back, claim=forged)))
-        for data in (b"", b"\xff" * 100, pack(done.back)[:-1], pack(done.back) + b"\0"):
-            with pytest.raises(RemoteFault):
-                await gateway.service.take(data)
+async def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault(gateway: Gateway) -> None:
+    await gateway.convene()
+    light = Light(gateway, 0)
+    done = light.do(await light.lease())
+    forged = Signed(Claim, done.back.claim.payload, bytes(64))
+    with pytest.raises(SignatureError):
+        await light.give_back(replace(done, back=replace(done.back, claim=forged)))
+    for data in (b"", b"\xff" * 100, pack(done.back)[:-1], pack(done.back) + b"\0"):
+        with pytest.raises(RemoteFault):
+            await gateway.service.take(data)
 
 
-async def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene()
-        lights = [Light(gateway, number) for number in range(2)]
-        done = [light.do(await light.lease()) for light in lights]
-        gateway.now_ms = LEFT_MS + 1
-        assert cohort_session.is_alone
-        assert (await lights[0].give_back(done[0])).fate == Fate.HELD
-        assert not cohort_session.is_alone
-        claim, own = own_claim(gateway, cohort_session)
-        assert await cohort_session.gather(claim, own, MICROBATCH) is not None
-        word = await lights[1].give_back(done[1])
-        assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
-        await gateway.convene(gateway.after(1))
-        assert "too late" in (await lights[1].give_back(done[1])).reason
-        assert (await lights[1].lease()).base == gateway.base.commit
+async def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene()
+    lights = [Light(gateway, number) for number in range(2)]
+    done = [light.do(await light.lease()) for light in lights]
+    gateway.now_ms = LEFT_MS + 1
+    assert cohort_session.is_alone
+    assert (await lights[0].give_back(done[0])).fate == Fate.HELD
+    assert not cohort_session.is_alone
+    claim, own = own_claim(gateway, cohort_session)
+    assert await cohort_session.gather(claim, own, MICROBATCH) is not None
+    word = await lights[1].give_back(done[1])
+    assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
+    await gateway.convene(gateway.after(1))
+    assert "too late" in (await lights[1].give_back(done[1])).reason
+    assert (await lights[1].lease()).base == gateway.base.commit
 
 
 @pytest.mark.parametrize("steps", [1, STEPS])
@@ -228,75 +223,70 @@ async def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_
                 light.do(lease, until_s=0.0)
 
 
-async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene(left_ms=8_000)
-        lights = [Light(gateway, number) for number in range(3)]
-        back = await lights[0].contribute()
-        slow = lights[1].do(await lights[1].lease())
-        cohort_session.nothing_learnt()  # it was paused before its own microbatch
-        assert "over here" in (await lights[2].ask()).reason
-        gateway.now_ms = 9_000
-        again = await gateway.convene(left_ms=8_000)
-        assert (await lights[1].give_back(slow)).fate == Fate.HELD
-        await lights[2].contribute()
-        gathered = await gathered_by(gateway, again)
-        assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
-        await again.tell(gateway.accepted(*gathered.claims))
-        word = gateway.service.word(back.back.name)
-        assert word is not None
-        assert word.fate == Fate.TAKEN
+async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene(left_ms=8_000)
+    lights = [Light(gateway, number) for number in range(3)]
+    back = await lights[0].contribute()
+    slow = lights[1].do(await lights[1].lease())
+    cohort_session.nothing_learnt()  # it was paused before its own microbatch
+    assert "over here" in (await lights[2].ask()).reason
+    gateway.now_ms = 9_000
+    again = await gateway.convene(left_ms=8_000)
+    assert (await lights[1].give_back(slow)).fate == Fate.HELD
+    await lights[2].contribute()
+    gathered = await gathered_by(gateway, again)
+    assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
+    await again.tell(gateway.accepted(*gathered.claims))
+    word = gateway.service.word(back.back.name)
+    assert word is not None
+    assert word.fate == Fate.TAKEN
 
 
-async def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void() -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene()
-        light = Light(gateway, 0)
-        done = light.do(await light.lease())
-        await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
-        assert (await light.give_back(done)).fate == Fate.LOST
+async def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void(gateway: Gateway) -> None:
+    await gateway.convene()
+    light = Light(gateway, 0)
+    done = light.do(await light.lease())
+    await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
+    assert (await light.give_back(done)).fate == Fate.LOST
 
 
-async def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene()
-        light = Light(gateway, 0)
-        lease = await light.lease()
-        cohort_session.work_over()
-        assert not cohort_session.is_alone
-        assert "over here" in (await Light(gateway, 1).ask()).reason
-        assert (await light.give_back(light.do(lease))).fate == Fate.HELD
-        claim, own = own_claim(gateway, cohort_session)
-        await Light(gateway, 1).ask()
-        gateway.now_ms = LEFT_MS + 1
-        gathered = await cohort_session.gather(claim, own, MICROBATCH)
-        assert gathered is not None
-        assert len(gathered.claims) == 2
+async def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene()
+    light = Light(gateway, 0)
+    lease = await light.lease()
+    cohort_session.work_over()
+    assert not cohort_session.is_alone
+    assert "over here" in (await Light(gateway, 1).ask()).reason
+    assert (await light.give_back(light.do(lease))).fate == Fate.HELD
+    claim, own = own_claim(gateway, cohort_session)
+    await Light(gateway, 1).ask()
+    gateway.now_ms = LEFT_MS + 1
+    gathered = await cohort_session.gather(claim, own, MICROBATCH)
+    assert gathered is not None
+    assert len(gathered.claims) == 2
 
 
-async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so() -> None:
-    async with gateway_with() as gateway:
-        cohort_session = await gateway.convene()
-        done = [await Light(gateway, number).contribute() for number in range(3)]
-        gift = cohort_session._gifts[LIGHTS[1].public_key]
-        cohort_session._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
+async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_so(gateway: Gateway) -> None:
+    cohort_session = await gateway.convene()
+    done = [await Light(gateway, number).contribute() for number in range(3)]
+    gift = cohort_session._gifts[LIGHTS[1].public_key]
+    cohort_session._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
+    gathered = await gathered_by(gateway, cohort_session)
+    assert LIGHTS[1].public_key not in gathered.keys
+    word = gateway.service.word(done[1].back.name)
+    assert word is not None
+    assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
+
+
+async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing(gateway: Gateway) -> None:
+    for round_, is_taken in ((0, True), (1, False)):
+        cohort_session = await gateway.convene(gateway.after(round_))
+        done = [await Light(gateway, number).contribute() for number in range(2)]
         gathered = await gathered_by(gateway, cohort_session)
-        assert LIGHTS[1].public_key not in gathered.keys
-        word = gateway.service.word(done[1].back.name)
-        assert word is not None
-        assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
-
-
-async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing() -> None:
-    async with gateway_with() as gateway:
-        for round_, is_taken in ((0, True), (1, False)):
-            cohort_session = await gateway.convene(gateway.after(round_))
-            done = [await Light(gateway, number).contribute() for number in range(2)]
-            gathered = await gathered_by(gateway, cohort_session)
-            without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
-            await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
-            fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
-            assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
+        without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
+        await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
+        fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
+        assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
 
 
 async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
@@ -376,23 +366,22 @@ async def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_an
         assert not cohort_session._gifts[LIGHTS[0].public_key].vector[~mask].any()
 
 
-async def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
-    async with gateway_with() as gateway:
-        assert not gateway.service.has_contributors
-        light = Light(gateway, 0)
-        await light.ask()  # before the first base
-        assert gateway.service.has_contributors
-        gateway.now_ms += 60_001
-        assert not gateway.service.has_contributors
-        await gateway.convene(left_ms=300_000)
-        await light.lease(microbatch_ms=30_000)
-        gateway.now_ms += 60_001  # it is at work
-        assert gateway.service.has_contributors
-        gateway.now_ms += 300_000
-        assert not gateway.service.has_contributors
-        with pytest.raises(RemoteFault):
-            await gateway.service.lease(light.request(run=RUN), "here")
-        assert not gateway.service.has_contributors
+async def test_a_gateway_knows_whether_light_contributors_are_here(gateway: Gateway) -> None:
+    assert not gateway.service.has_contributors
+    light = Light(gateway, 0)
+    await light.ask()  # before the first base
+    assert gateway.service.has_contributors
+    gateway.now_ms += 60_001
+    assert not gateway.service.has_contributors
+    await gateway.convene(left_ms=300_000)
+    await light.lease(microbatch_ms=30_000)
+    gateway.now_ms += 60_001  # it is at work
+    assert gateway.service.has_contributors
+    gateway.now_ms += 300_000
+    assert not gateway.service.has_contributors
+    with pytest.raises(RemoteFault):
+        await gateway.service.lease(light.request(run=RUN), "here")
+    assert not gateway.service.has_contributors
 
 
 async def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every_round() -> None:
@@ -408,75 +397,74 @@ async def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in
         assert (await light.give_back(done)).fate == Fate.HELD
 
 
-async def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing() -> None:
-    async with gateway_with() as gateway:
-        light = Light(gateway, 0)
-        assert "newest state" in (await light.ask()).reason
-        for request in (light.request(run=sha256(b"run")), light.request(gateway=LIGHTS[1].public_key), b"", light.request()[:-1]):
-            with pytest.raises(RemoteFault):
-                await gateway.service.lease(request, "here")
-        own = Light(gateway, 0)
-        own.identity = GATEWAY
-        with pytest.raises(RemoteFault, match="own key"):
-            await gateway.service.lease(own.request(), "here")
-        gateway.service.finish()
-        assert (await light.ask()).is_over == 1
+async def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing(
+    gateway: Gateway,
+) -> None:
+    light = Light(gateway, 0)
+    assert "newest state" in (await light.ask()).reason
+    for request in (light.request(run=sha256(b"run")), light.request(gateway=LIGHTS[1].public_key), b"", light.request()[:-1]):
+        with pytest.raises(RemoteFault):
+            await gateway.service.lease(request, "here")
+    own = Light(gateway, 0)
+    own.identity = GATEWAY
+    with pytest.raises(RemoteFault, match="own key"):
+        await gateway.service.lease(own.request(), "here")
+    gateway.service.finish()
+    assert (await light.ask()).is_over == 1
 
 
-async def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> None:
-    async with gateway_with() as gateway:
-        welcome = unpack(Welcome, gateway.service.welcome, max_bytes=2**20)
-        assert (welcome.gateway, welcome.manifest) == (GATEWAY.public_key, gateway.signed)
-        await gateway.convene()
-        lease = await Light(gateway, 0).lease()
-        assert gateway.service.blob(sha256(b"something else")) is None
-        await gateway.convene(gateway.after(1))
-        assert gateway.service.blob(lease.samples) is None
+async def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names(gateway: Gateway) -> None:
+    welcome = unpack(Welcome, gateway.service.welcome, max_bytes=2**20)
+    assert (welcome.gateway, welcome.manifest) == (GATEWAY.public_key, gateway.signed)
+    await gateway.convene()
+    lease = await Light(gateway, 0).lease()
+    assert gateway.service.blob(sha256(b"something else")) is None
+    await gateway.convene(gateway.after(1))
+    assert gateway.service.blob(lease.samples) is None
 
 
-async def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene(left_ms=10 * LEFT_MS)
-        back, expired, lease = [await Light(gateway, number).lease(microbatch_ms=10) for number in range(3)]
-        await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
-        gateway.now_ms = 20_000
-        assert gateway.service.blob(lease.samples) is not None
-        newest = await Light(gateway, 3).lease(microbatch_ms=10)
-        held = [gateway.service.blob(each.samples) is not None for each in (back, expired, lease, newest)]
-        assert held == [False, False, False, True]
-        assert gateway.service.blob(newest.weights) is not None
-        assert gateway.service.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
+async def test_samples_are_held_for_leases_that_are_out_and_for_no_others(gateway: Gateway) -> None:
+    await gateway.convene(left_ms=10 * LEFT_MS)
+    back, expired, lease = [await Light(gateway, number).lease(microbatch_ms=10) for number in range(3)]
+    await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
+    gateway.now_ms = 20_000
+    assert gateway.service.blob(lease.samples) is not None
+    newest = await Light(gateway, 3).lease(microbatch_ms=10)
+    held = [gateway.service.blob(each.samples) is not None for each in (back, expired, lease, newest)]
+    assert held == [False, False, False, True]
+    assert gateway.service.blob(newest.weights) is not None
+    assert gateway.service.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
 
 
-async def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene()
+async def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.convene()
 
-        def broken(*_: object) -> bytes:
-            raise OSError("the disk is away")
+    def broken(*_: object) -> bytes:
+        raise OSError("the disk is away")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(gateway_service, "cut", broken)
-            assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
-        await Light(gateway, 0).contribute()
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway_service, "cut", broken)
+        assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
+    await Light(gateway, 0).contribute()
 
 
-async def test_a_light_contributor_does_no_lease_that_makes_no_sense() -> None:
-    async with gateway_with() as gateway:
-        await gateway.convene()
-        light = Light(gateway, 0)
-        lease = await light.lease()
-        weights, samples = gateway.service.blob(lease.weights), gateway.service.blob(lease.samples)
-        assert weights is not None
-        assert samples is not None
-        for wrong in (
-            replace(lease, architecture="r32"),
-            replace(lease, architecture=gateway.training_spec.plan.space.largest().text + " u6.0:k3e2"),
-            replace(lease, microbatches_a_step=3),  # more than a claim may have
-            replace(lease, round=101),
-        ):
-            with pytest.raises(RemoteFault):
-                light.work.do(wrong, weights, samples, WorkGate())
-        for bad_weights, bad_samples in ((weights[4:], samples), (weights, samples[1:]), (b"\0\0\xc0\x7f" + weights[4:], samples)):
-            with pytest.raises(RemoteFault):
-                light.work.do(lease, bad_weights, bad_samples, WorkGate())
+async def test_a_light_contributor_does_no_lease_that_makes_no_sense(gateway: Gateway) -> None:
+    await gateway.convene()
+    light = Light(gateway, 0)
+    lease = await light.lease()
+    weights, samples = gateway.service.blob(lease.weights), gateway.service.blob(lease.samples)
+    assert weights is not None
+    assert samples is not None
+    for wrong in (
+        replace(lease, architecture="r32"),
+        replace(lease, architecture=gateway.training_spec.plan.space.largest().text + " u6.0:k3e2"),
+        replace(lease, microbatches_a_step=3),  # more than a claim may have
+        replace(lease, round=101),
+    ):
+        with pytest.raises(RemoteFault):
+            light.work.do(wrong, weights, samples, WorkGate())
+    for bad_weights, bad_samples in ((weights[4:], samples), (weights, samples[1:]), (b"\0\0\xc0\x7f" + weights[4:], samples)):
+        with pytest.raises(RemoteFault):
+            light.work.do(lease, bad_weights, bad_samples, WorkGate())

@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from manta_swarm.network.light_pay import MAX_PAY_BYTES, LightPay
 from manta_swarm.network.log_client import LogClient
 from manta_swarm.network.memory import MemoryNetwork
@@ -68,55 +70,53 @@ class Scene:
         self.light.look(Client(), at_once=True)  # type: ignore[arg-type]
 
 
+@pytest.fixture
 @asynccontextmanager
-async def scene_in(directory: Path) -> AsyncIterator[Scene]:
-    scene = Scene(await MemoryLog(MemoryNetwork()).start(), directory)
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(await MemoryLog(MemoryNetwork()).start(), tmp_path)
     try:
         yield scene
     finally:
         await scene.payouts.close()
 
 
-async def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_restart(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        for _ in range(2):
-            await scene.counted()
-            await scene.look()
-        credit = scene.log.ledger.credits()[LIGHT.public_key]
-        status = scene.live_status.status
-        assert (status.credit, status.credit_checked, status.credit_rounds) == (credit, credit, 2)
-        (found,) = runs_of(tmp_path, verify=True)
-        assert not found.problems
-        assert [(one.round, one.by) for one in found.rounds] == [(1, CLAIMS), (2, CLAIMS)]
-        assert sum(one.amount or 0 for one in found.rounds) == credit
-        scene.begin()
-        assert (scene.live_status.status.credit, scene.live_status.status.credit_rounds) == (credit, 2)
-
-
-async def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        digest = await scene.counted()
-        assert await scene.payouts.pay(digest, OTHER.public_key, KEYS) is None
-        assert await scene.payouts.pay(bytes(32), LIGHT.public_key, KEYS) is None
-        waiting = scene.log.give(LIGHT, seed=9)
-        scene.light.counts(waiting, scene.log.handed[waiting][0].claims[0])
-        await scene.look()
-        assert [one.contribution for one in scene.light._owed] == [waiting]  # it is asked for again
-
-
-async def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs_word(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
+async def test_what_each_round_paid_is_proven_kept_and_shown_and_known_again_after_a_restart(scene: Scene, tmp_path: Path) -> None:
+    for _ in range(2):
         await scene.counted()
-        scene.spoiled = lambda pay: replace(
-            pay, listing=replace(pay.listing, contribution=replace(pay.listing.contribution, index=pay.listing.contribution.index + 1))
-        )
         await scene.look()
-        assert "does not hold" in scene.lines[-1]
-        assert runs_of(tmp_path, verify=True)[0].rounds == []
-        await scene.counted()
-        scene.spoiled = lambda pay: replace(pay, claims=())
-        await scene.look()
-        (found,) = runs_of(tmp_path, verify=True)
-        assert not found.problems
-        assert [(one.round, one.by) for one in found.rounds] == [(2, WORD)]
-        assert scene.live_status.status.credit_checked == 0
+    credit = scene.log.ledger.credits()[LIGHT.public_key]
+    status = scene.live_status.status
+    assert (status.credit, status.credit_checked, status.credit_rounds) == (credit, credit, 2)
+    (found,) = runs_of(tmp_path, verify=True)
+    assert not found.problems
+    assert [(one.round, one.by) for one in found.rounds] == [(1, CLAIMS), (2, CLAIMS)]
+    assert sum(one.amount or 0 for one in found.rounds) == credit
+    scene.begin()
+    assert (scene.live_status.status.credit, scene.live_status.status.credit_rounds) == (credit, 2)
+
+
+async def test_another_key_and_a_contribution_that_no_round_counted_are_not_known(scene: Scene) -> None:
+    digest = await scene.counted()
+    assert await scene.payouts.pay(digest, OTHER.public_key, KEYS) is None
+    assert await scene.payouts.pay(bytes(32), LIGHT.public_key, KEYS) is None
+    waiting = scene.log.give(LIGHT, seed=9)
+    scene.light.counts(waiting, scene.log.handed[waiting][0].claims[0])
+    await scene.look()
+    assert [one.contribution for one in scene.light._owed] == [waiting]  # it is asked for again
+
+
+async def test_pay_that_does_not_hold_is_not_kept_and_without_claims_it_stays_the_logs_word(scene: Scene, tmp_path: Path) -> None:
+    await scene.counted()
+    scene.spoiled = lambda pay: replace(
+        pay, listing=replace(pay.listing, contribution=replace(pay.listing.contribution, index=pay.listing.contribution.index + 1))
+    )
+    await scene.look()
+    assert "does not hold" in scene.lines[-1]
+    assert runs_of(tmp_path, verify=True)[0].rounds == []
+    await scene.counted()
+    scene.spoiled = lambda pay: replace(pay, claims=())
+    await scene.look()
+    (found,) = runs_of(tmp_path, verify=True)
+    assert not found.problems
+    assert [(one.round, one.by) for one in found.rounds] == [(2, WORD)]
+    assert scene.live_status.status.credit_checked == 0

@@ -10,7 +10,7 @@ from manta_swarm.codec.coding import parse
 from manta_swarm.peer.features.private.noise import Noise
 from tests.memory_log import MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.features.private.test_noise import Counted
-from tests.peer.scene import scene_in
+from tests.peer.scene import Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -38,23 +38,21 @@ async def test_what_is_handed_in_is_the_noise_and_what_is_signed_says_nothing_of
         assert member.status.epsilon == 1.0
 
 
-async def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0, noise=Noise(1.0, 1.0, Counted(), None), prepare=lambda one: setattr(one.worker, "makes_no_sense", True))  # type: ignore[arg-type]
+async def test_microbatches_whose_gradient_is_not_finite_are_counted_like_others(scene: Scene) -> None:
+    member = scene.join(0, noise=Noise(1.0, 1.0, Counted(), None), prepare=lambda one: setattr(one.worker, "makes_no_sense", True))  # type: ignore[arg-type]
+    await scene.log.wait_for(1)
+    (header, _), *_ = scene.log.handed.values()
+    assert header.claims[0].open().microbatches == len(member.worker.microbatches)
+
+
+async def test_who_has_spent_its_budget_leaves_by_itself(scene: Scene) -> None:
+    account = Counted()
+    member = scene.join(0, noise=Noise(1.0, 1.0, account, 2.0))  # type: ignore[arg-type]
+    for number in (1, 2):
         await scene.log.wait_for(1)
-        (header, _), *_ = scene.log.handed.values()
-        assert header.claims[0].open().microbatches == len(member.worker.microbatches)
-
-
-async def test_who_has_spent_its_budget_leaves_by_itself(tmp_path: Path) -> None:
-    async with scene_in(tmp_path) as scene:
-        account = Counted()
-        member = scene.join(0, noise=Noise(1.0, 1.0, account, 2.0))  # type: ignore[arg-type]
-        for number in (1, 2):
-            await scene.log.wait_for(1)
-            scene.log.commit()
-            if number == 1:
-                await until(lambda: member.status.round == 1)
-        await member.ends()
-        assert account.times == 2
-        assert not member.status.finished
+        scene.log.commit()
+        if number == 1:
+            await until(lambda: member.status.round == 1)
+    await member.ends()
+    assert account.times == 2
+    assert not member.status.finished

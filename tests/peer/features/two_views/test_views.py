@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,10 +89,7 @@ class Pair:
         self.network, self.said = network, {LEFT: list[str](), RIGHT: list[str]()}
         self.changed = asyncio.Event()
         self.compute = {view: ComputeThread() for view in (LEFT, RIGHT)}
-        self.near = {
-            LEFT: Near(network.endpoint(LEFT_KEY), RIGHT_KEY),
-            RIGHT: Near(network.endpoint(RIGHT_KEY), LEFT_KEY),
-        }
+        self.near = {LEFT: Near(network.endpoint(LEFT_KEY), RIGHT_KEY), RIGHT: Near(network.endpoint(RIGHT_KEY), LEFT_KEY)}
         self.pool: dict[str, SitePool] = {}
         for view, data in ((LEFT, both), (RIGHT, of_right or both)):
             site = at_site(data, view)
@@ -150,6 +147,11 @@ async def pair_of(of_right: StereoDataset | None = None) -> AsyncIterator[Pair]:
             pair.compute[view].close()
 
 
+@pytest.fixture
+def pair() -> AbstractAsyncContextManager[Pair]:
+    return pair_of()
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_AGAIN_S", (0.01, 0.05))
@@ -162,22 +164,19 @@ def pooled(microbatch: Microbatch) -> MicrobatchResult:
     return worker.train(microbatch)
 
 
-async def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views() -> None:
-    async with pair_of() as pair:
-        await pair.both_present()
-        results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
-        for result, microbatch in zip(
-            results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True
-        ):
-            expected = pooled(microbatch)
-            assert result.loss == pytest.approx(expected.loss, rel=1e-5)
-            assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
-        for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
-            own, same = pair.pool[view].own, pair.pool[other].others
-            # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
-            assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
-            assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
-        assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
+async def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views(pair: Pair) -> None:
+    await pair.both_present()
+    results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
+    for result, microbatch in zip(results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True):
+        expected = pooled(microbatch)
+        assert result.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
+    for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
+        own, same = pair.pool[view].own, pair.pool[other].others
+        # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
+        assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
+        assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
+    assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
 
 
 @pytest.mark.parametrize(
@@ -212,23 +211,22 @@ def cut(answer: bytes) -> bytes:
     ],
 )
 async def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_trained(
-    place: int, spoil: Callable[[bytes], bytes], reason: str
+    pair: Pair, place: int, spoil: Callable[[bytes], bytes], reason: str
 ) -> None:
-    async with pair_of() as pair:
-        await pair.both_present()
-        asked = 0
+    await pair.both_present()
+    asked = 0
 
-        def lie(method: str, answer: bytes) -> bytes:
-            nonlocal asked
-            asked += method == EXCHANGE
-            return spoil(answer) if method == EXCHANGE and asked == place + 1 else answer
+    def lie(method: str, answer: bytes) -> bytes:
+        nonlocal asked
+        asked += method == EXCHANGE
+        return spoil(answer) if method == EXCHANGE and asked == place + 1 else answer
 
-        pair.near[RIGHT].spoil = lie
-        with pytest.raises(WorkerLost, match=reason):
-            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-        await pair.says(LEFT, "without the other site: the other site's ")
-        result = await pair.train(LEFT, 0)
-        assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
+    pair.near[RIGHT].spoil = lie
+    with pytest.raises(WorkerLost, match=reason):
+        await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+    await pair.says(LEFT, "without the other site: the other site's ")
+    result = await pair.train(LEFT, 0)
+    assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
 
 
 class Stuck(SiteWorker):
@@ -280,50 +278,47 @@ async def test_a_microbatch_that_ends_after_the_sites_met_again_does_not_part_th
         assert all(pool.present() for pool in pair.pool.values())
 
 
-async def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again() -> None:
-    async with pair_of() as pair:
-        await pair.both_present()
-        left, right = pair.pool[LEFT], pair.pool[RIGHT]
+async def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again(pair: Pair) -> None:
+    await pair.both_present()
+    left, right = pair.pool[LEFT], pair.pool[RIGHT]
 
-        async def late(caller: PublicKey, request: bytes) -> bytes:
-            try:
-                return await left._on_lead(caller, request)
-            except RemoteFault:
-                await pair.met_again()
-                raise
+    async def late(caller: PublicKey, request: bytes) -> bytes:
+        try:
+            return await left._on_lead(caller, request)
+        except RemoteFault:
+            await pair.met_again()
+            raise
 
-        await pair.near[LEFT].serve_cohort_peers(LEAD, late)
-        pair.near[RIGHT].spoil = lambda method, answer: answer[:-1] if method == EXCHANGE and right._partner.meeting == 1 else answer
-        with pytest.raises(WorkerLost):
-            await right.train(0, microbatch_of(RIGHT_KEY, 0))
-        assert all(pool.present() for pool in pair.pool.values())
-
-
-async def test_a_site_that_is_gone_leaves_the_other_one_waiting() -> None:
-    async with pair_of() as pair:
-        await pair.both_present()
-        del pair.network.endpoints[LEFT_KEY]
-        with pytest.raises(WorkerLost):
-            await pair.pool[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
-        assert not pair.pool[RIGHT].free()
-        await pair.says(RIGHT, "without the other site: ")
+    await pair.near[LEFT].serve_cohort_peers(LEAD, late)
+    pair.near[RIGHT].spoil = lambda method, answer: answer[:-1] if method == EXCHANGE and right._partner.meeting == 1 else answer
+    with pytest.raises(WorkerLost):
+        await right.train(0, microbatch_of(RIGHT_KEY, 0))
+    assert all(pool.present() for pool in pair.pool.values())
 
 
-async def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> None:
-    async with pair_of() as pair:
-        await pair.both_present()
-        await pair.pool[RIGHT].load(weights(1), None)
-        for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
-            with pytest.raises(WorkerLost, match="at other weights"):
-                await pair.pool[view].train(0, microbatch_of(key, 0))
-            assert pair.pool[view].free()
-        await pair.pool[RIGHT].load(weights(), None)
-        await pair.pool[RIGHT].pause()
-        assert not pair.pool[RIGHT].present()
+async def test_a_site_that_is_gone_leaves_the_other_one_waiting(pair: Pair) -> None:
+    await pair.both_present()
+    del pair.network.endpoints[LEFT_KEY]
+    with pytest.raises(WorkerLost):
+        await pair.pool[RIGHT].train(0, microbatch_of(RIGHT_KEY, 0))
+    assert not pair.pool[RIGHT].free()
+    await pair.says(RIGHT, "without the other site: ")
+
+
+async def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together(pair: Pair) -> None:
+    await pair.both_present()
+    await pair.pool[RIGHT].load(weights(1), None)
+    for view, key in ((LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)):
         with pytest.raises(WorkerLost, match="at other weights"):
-            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-        await pair.pool[RIGHT].resume()
-        await pair.train(LEFT, 0)
+            await pair.pool[view].train(0, microbatch_of(key, 0))
+        assert pair.pool[view].free()
+    await pair.pool[RIGHT].load(weights(), None)
+    await pair.pool[RIGHT].pause()
+    assert not pair.pool[RIGHT].present()
+    with pytest.raises(WorkerLost, match="at other weights"):
+        await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+    await pair.pool[RIGHT].resume()
+    await pair.train(LEFT, 0)
 
 
 async def test_what_a_cohort_peer_may_not_ask_is_refused() -> None:
