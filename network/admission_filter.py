@@ -44,7 +44,7 @@ class NotAdmitted(RemoteFault):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A record of the DHT in such a run."""
+    """A record of the DHT in a run that not everybody may take part in, with its owner's admission proof."""
 
     shown: tuple[Signed[AdmissionProof], ...]  # its owner's; none where the manifest names the key
     value: bytes
@@ -68,7 +68,7 @@ class Roll(Protocol):
 
 
 class Keeper(Protocol):
-    """Learns who is out."""
+    """Learns which keys were revoked."""
 
     async def keep(self) -> None:
         """Learn it until this is cancelled."""

@@ -114,7 +114,7 @@ class Finder(Protocol):
 
 
 class AskedMembers:
-    """A run's members, as those who measure."""
+    """Has members of a run measure architectures, and finds out who lies."""
 
     def __init__(
         self,

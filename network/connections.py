@@ -116,7 +116,7 @@ async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
 
 
 class DaemonsConnections:
-    """Those of the daemon. Implements ``network.rates.Connections``."""
+    """Asks the daemon for its connections. Implements ``network.rates.Connections``."""
 
     def __init__(self, p2p: P2P) -> None:
         self._p2p = p2p

@@ -162,7 +162,7 @@ def _unpacked(buf: bytes, *, max_ext_len: int = 0, max_array_len: int = 0) -> An
 
 
 class BoundedProtocol(DHTProtocol):  # type: ignore[misc]
-    """Takes the place of hivemind's protocol."""
+    """Takes the place of hivemind's protocol of the DHT, within bounds and with checked callers."""
 
     serializer = _StrictSerializer
     storage: BoundedStorage

@@ -114,7 +114,7 @@ class FailedDials:
 
 
 class Dialling:
-    """One node's connections to others."""
+    """Decides which others one node connects to, and makes these connections."""
 
     def __init__(self, p2p: P2P, key: PublicKey, clock: Clock = SYSTEM_CLOCK) -> None:
         """Use the daemon ``p2p`` of the node ``key``, before ``network.unary`` does: only those who are connected are asked here."""

@@ -43,7 +43,7 @@ async def serve_pings(endpoint: Endpoint) -> None:
 
 
 class Distances:
-    """What one peer knows of its own position."""
+    """Measures how far others are from one peer, and so that peer's own position."""
 
     def __init__(
         self,

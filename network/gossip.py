@@ -59,7 +59,7 @@ class _Getting:
 
 
 class Gossip:
-    """One node's part in it."""
+    """Passes bodies and other blobs on between one node and its links."""
 
     def __init__(
         self,

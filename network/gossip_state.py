@@ -61,7 +61,7 @@ class _Link:
 
 
 class Places(Protocol):
-    """Where peers are."""
+    """Knows how far peers are."""
 
     def distance_us(self, key: PublicKey) -> int:
         """Return how far a peer is, as far as is known; ``FAR`` where it is not."""

@@ -40,7 +40,7 @@ _IS_RANDOM = 1 << 40  # of what uuid says: it found no address of hardware, and 
 
 
 class LocalNetwork:
-    """One peer among the cohort peers on its local network."""
+    """Finds a peer's cohort peers on its host and local network, and lets them find it."""
 
     def __init__(self, node: OwnNode, run: bytes, secret: bytes, cohort: str) -> None:
         """Prepare.

@@ -32,7 +32,7 @@ class MemoryNetwork:
 
 
 class MemoryEndpoint:
-    """Implements ``network.rpc.OwnNode``. ``met`` counts whom it was told to meet again; ``broken`` is what ends its program."""
+    """A node in memory, as ``network.rpc.OwnNode``. ``met`` counts whom it was told to meet again; ``broken`` is what ends its program."""
 
     def __init__(self, network: MemoryNetwork, key: PublicKey) -> None:
         """Use ``MemoryNetwork.endpoint``."""

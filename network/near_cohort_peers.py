@@ -46,7 +46,7 @@ class NotACohortPeer(RemoteFault):
 
 
 class CohortPeers:
-    """The cohort peers of one peer in its cohort."""
+    """Finds one peer's cohort peers: those that prove to hold the cohort's token."""
 
     def __init__(
         self,

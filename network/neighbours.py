@@ -56,7 +56,7 @@ class _Known:
 
 
 class Proven(Protocol):
-    """Who has shown that it is of the own cohort."""
+    """Knows who has proven to be of the own cohort."""
 
     def cohort_peers(self) -> Container[PublicKey]:
         """Return them."""

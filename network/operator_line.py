@@ -33,7 +33,7 @@ def short(key: bytes) -> str:
 
 
 class AskAnother(RemoteFault):
-    """What an operator says that cannot do what is asked now, though another one may: it hears too few of the others, say."""
+    """An operator's refusal of what another operator may be able to do: it hears too few of the others, say."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{_ASK_ANOTHER}{reason}")
@@ -46,7 +46,7 @@ def lacking(ledger: Ledger, reason: str) -> MantaError:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another operator is talked to from now on."""
+    """The news that another operator is talked to from now on."""
 
     key: PublicKey
     why: str

@@ -39,7 +39,7 @@ class BodyOffer:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An offer on its way."""
+    """An offer of a body, and how far the body has travelled."""
 
     offer: BodyOffer
     hops: int  # from node to node that the body has passed before the one that shows it; nobody checks it

@@ -96,7 +96,7 @@ class Reachable(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a measurement came to."""
+    """Whether and where others can call a node, as a measurement found."""
 
     reachable: Reachable = Reachable.UNKNOWN
     hosts: tuple[str, ...] = ()  # as others see this node

@@ -146,7 +146,7 @@ class OwnNode(Endpoint, Protocol):
 
 
 class Through:
-    """Implements ``network.rpc.Endpoint``; who inherits says in ``serve`` what is different."""
+    """Passes all on to another endpoint; a subclass changes what ``serve`` does. Implements ``network.rpc.Endpoint``."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Pass on to ``endpoint``."""

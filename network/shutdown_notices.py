@@ -21,7 +21,7 @@ METHOD = "shutdown-notice"
 
 @dataclass(frozen=True, slots=True)
 class ShutdownNotice:
-    """What the log says."""
+    """The log's notice to peers that it stops, for a while or for good."""
 
     run: bytes
     is_over: int  # 1: the run will not go on; 0: the log comes back

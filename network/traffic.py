@@ -20,7 +20,7 @@ _OWN, _OTHERS = 0, 1
 
 
 class Flow:
-    """One direction."""
+    """Counts and limits the bytes of one direction."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         """Count from zero, without a limit."""
@@ -96,7 +96,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Both directions of a node."""
+    """Counts and limits what a node sends and what it receives."""
 
     sent: Flow = field(default_factory=Flow)
     received: Flow = field(default_factory=Flow)

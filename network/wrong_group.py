@@ -54,7 +54,7 @@ class WrongMean:
 
 @dataclass(frozen=True, slots=True)
 class WrongGroup:
-    """The proof."""
+    """The proof that the log committed a wrong group of a mean."""
 
     manifest: SignedManifest
     receipt: Receipt  # of the round

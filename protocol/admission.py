@@ -55,7 +55,7 @@ EVERYBODY = AdmissionRule(OPEN)
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What lets a number of keys into a run."""
+    """An operator's word that lets a number of keys into a run."""
 
     signing: ClassVar[Signing] = Signing("invitation", MAX_ADMISSION_BYTES, by="operator")
 
@@ -77,7 +77,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One key's coming in, by an invitation."""
+    """Lets one key in, by an invitation."""
 
     signing: ClassVar[Signing] = Signing("admission", MAX_ADMISSION_BYTES, by="signer")
 
@@ -131,7 +131,7 @@ def access_shown(shown: Signed[AdmissionProof], run: bytes, key: bytes, operator
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """What is taken back."""
+    """An operator's word that takes a key or an invitation back."""
 
     signing: ClassVar[Signing] = Signing("revocation", MAX_REVOCATION_BYTES, by="operator")
 
@@ -158,7 +158,7 @@ class AskRevoked:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The next ones, in the log's order; none where there are no more."""
+    """The answer to ``AskRevoked``: the next revocations, in the log's order; none where there are no more."""
 
     signed: tuple[Signed[Revocation], ...]
 

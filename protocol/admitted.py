@@ -14,7 +14,7 @@ LOOKS_ON = "its key was admitted as a guest, who trains nothing"
 
 @dataclass(slots=True)
 class Admitted:
-    """Who may take part. To be read only; ``take`` and ``revoke`` alone change it."""
+    """The keys that may take part, as far as a log goes. To be read only; ``take`` and ``revoke`` alone change it."""
 
     manifest: Manifest
     run: bytes

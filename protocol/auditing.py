@@ -91,7 +91,7 @@ class WantedOf:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The answers, in the order of the question."""
+    """The answer to ``AskWanted``: what is wanted of each contribution, in the order of the question."""
 
     answers: tuple[WantedOf, ...]
 
@@ -204,7 +204,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """What waits, accused contributions first, then the oldest."""
+    """The answer to ``AskAssignments``: what waits, accused contributions first, then the oldest."""
 
     assignments: tuple[Assignment, ...]
     may_audit: int  # 1: the caller is a named auditor, or proven

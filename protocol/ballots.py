@@ -52,7 +52,7 @@ class Forked(RemoteFault):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ballot:
-    """Under what a leader writes: the greater one counts."""
+    """A leader's right to write, for one term; of two ballots the greater one counts."""
 
     term: int
     leader: bytes  # its key; empty: none

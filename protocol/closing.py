@@ -100,7 +100,7 @@ class _Handed:
 
 
 class Closing:
-    """One log's rounds, one after the other."""
+    """Opens and closes one log's rounds, one after the other."""
 
     def __init__(self, max_rows: int, address_percent: int = 100, *, shares_keys: bool = False) -> None:
         """Prepare; ``open`` begins.

@@ -132,7 +132,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a member measured."""
+    """A member's signed answer to a question: what it measured."""
 
     signing: ClassVar[Signing] = Signing("evaluation", MAX_ANSWER_BYTES, by="key")
 

@@ -50,7 +50,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a round has, about."""
+    """About how many contributions a round has, and how long it is open."""
 
     rows: int  # contributions, of a claim each
     open_s: float  # how long it is open

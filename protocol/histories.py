@@ -51,7 +51,7 @@ def contradict(one: ProvenRound, other: ProvenRound) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What evidence shows."""
+    """What evidence against a log shows."""
 
     run: Digest
     operators: tuple[PublicKey, ...]  # who signed both heads: of a log that is forked, and of no other, who lied

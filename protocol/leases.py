@@ -25,7 +25,7 @@ _MOST_AN_ADDRESS, _LOST_AN_EXPIRY = 16, 4  # leases at a time
 
 @dataclass
 class Leased:
-    """One lease."""
+    """A lease that a gateway has handed out."""
 
     key: bytes
     address: str
@@ -37,7 +37,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """Why there is no lease, or why what came back is not taken; and when it may be worth to ask again."""
+    """A gateway's no: why there is no lease, or why what came back is not taken; and when it may be worth to ask again."""
 
     reason: str
     wait_ms: int = 0

@@ -153,7 +153,7 @@ class LeaseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LightReturn:
-    """What came of a lease."""
+    """What a light contributor brings back for a lease."""
 
     claim: Signed[Claim]
     counts: tuple[int, ...]  # microbatches of each local step that there was time for: of the lease's the first ones, at least one
@@ -188,7 +188,7 @@ class Fate(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LightWord:
-    """What a gateway says of a return."""
+    """A gateway's answer to a return."""
 
     fate: int  # of Fate
     reason: str  # with LOST

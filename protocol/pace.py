@@ -10,7 +10,7 @@ _FIRST_PART = 8  # of the round's time, for handing in, before anything was meas
 
 
 class Pace:
-    """One peer's durations. Times are milliseconds of any clock that does not go back.
+    """Estimates, by one peer's durations, when it has to end its work. Times are milliseconds of any clock that does not go back.
 
     A peer may have several workers, each with a microbatch at a time, and each as fast as it is; they are numbered.
     """

@@ -93,7 +93,9 @@ class Paid:
 
 @dataclass(slots=True)
 class Reputation:
-    """The fold. Values inside its mappings are never changed, only replaced, so a copy may share them."""
+    """What verdicts and rounds add up to: which keys are proven or guilty, and what each has earned. Values inside its mappings are never
+    changed, only replaced, so a copy may share them.
+    """
 
     rules: AuditRules | None
     pools: Pools

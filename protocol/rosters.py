@@ -25,7 +25,7 @@ _GATHERING_PART, _LEAST_GATHERING_MS = 16, 200.0  # of the time for work, to gat
 
 
 class Silence:
-    """Who was silent when it was its turn, and until which round that is remembered."""
+    """Remembers for some rounds which peers were silent when it was their turn."""
 
     def __init__(self) -> None:
         """Know of nobody."""

@@ -24,7 +24,7 @@ logger = logging.getLogger("manta.disk")
 
 @dataclass(frozen=True, slots=True)
 class AppendedFile:
-    """One file. Its methods block; one thread at a time writes."""
+    """A file of records that are appended and synced. Its methods block; one thread at a time writes."""
 
     path: Path  # its directory is made with the first write
     max_record_bytes: int

@@ -27,7 +27,7 @@ class DamagedFile(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class AtomicFile:
-    """One file. Its methods block; any thread may read, one at a time writes."""
+    """A small file that is whole or absent. Its methods block; any thread may read, one at a time writes."""
 
     path: Path  # its directory is made with the first write
     max_bytes: int  # more is neither written nor read

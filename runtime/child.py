@@ -57,7 +57,7 @@ class ChildLost(Weather):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a child process is."""
+    """What to start as a child process, and how that is watched and ended."""
 
     name: str  # in words
     command: Sequence[str]
@@ -110,7 +110,7 @@ def with_threads(count: int) -> dict[str, str]:
 
 
 class Child:
-    """A process that was started."""
+    """A child process that was started, seen from its parent."""
 
     def __init__(self, program: Program, process: "subprocess.Popen[bytes]", line: socket.socket | None = None) -> None:
         """Use ``start``."""
@@ -369,7 +369,7 @@ async def _exactly(line: socket.socket, count: int) -> bytes:
 
 
 class Hurry(Protocol):
-    """Whether nothing is waited for any more; a ``threading.Event`` is one."""
+    """Says whether to wait for nothing any more; a ``threading.Event`` is one."""
 
     def is_set(self) -> bool:
         """Return whether it is so."""

@@ -39,7 +39,7 @@ class Console(Protocol):
 
 
 class Form(Enum):
-    """How it is printed."""
+    """How a console prints its lines."""
 
     LINES = "lines"
     OBJECTS = "objects"  # JSON, one a line

@@ -101,7 +101,7 @@ class LocalServer:
 
 
 class Program(Protocol):
-    """What is told something."""
+    """Carries out what a person tells a running program."""
 
     async def answer(self, words: str) -> str:
         """Return the line that whoever said a line of words gets, once it is done."""

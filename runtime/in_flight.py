@@ -36,7 +36,7 @@ Name = TypeVar("Name", bound="bytes | str")
 
 
 class Held(Protocol):
-    """What has a place."""
+    """Something that holds a place: a call, a connection or an answer."""
 
     num_bytes: int  # that are held for it
 
@@ -99,7 +99,7 @@ class _Counts(Generic[Name]):
 
 
 class InFlight(Generic[One]):
-    """The places that there are for one thing. For one event loop."""
+    """Gives out a bounded number of places, fairly among keys and addresses. For one event loop."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ HEAD_BYTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """From a child, last of all: why it ends."""
+    """A child's last message: why it ends."""
 
     is_users: int  # 1: it will never do anything here, which a person could change
     reason: str
@@ -39,7 +39,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """From a child: it goes on."""
+    """A child's message that it is alive and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Kinds:
 
 
 class Messages:
-    """What a child and its parent say to each other."""
+    """The records that a child and its parent may say to each other."""
 
     def __init__(
         self,

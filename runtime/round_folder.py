@@ -25,7 +25,7 @@ def round_path(directory: Path, round_: int, suffix: str = "", *, prefix: str = 
 
 
 class RoundFolder:
-    """The rounds of one directory. Its methods block; one thread at a time uses it."""
+    """Files by round in one directory, under a budget. Its methods block; one thread at a time uses it."""
 
     def __init__(self, directory: Path, *, prefix: str = "", max_bytes: int | None = None) -> None:
         """Use ``directory``, which is made by whoever writes the first file.

@@ -38,7 +38,7 @@ def collecting(*numbers: signal.Signals) -> Iterator[Told]:
 
 
 class Signals:
-    """Those that came since one began to listen."""
+    """The signals that came since this began to listen."""
 
     def __init__(self) -> None:
         """Use ``hearing``."""

@@ -118,7 +118,7 @@ def _translated(module: nn.Module) -> tuple[str, dict[str, Any], dict[str, torch
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The graph."""
+    """A network without its units, as an ONNX graph."""
 
     model: Any  # of ONNX; its outputs are the network's, and what each unit reads
     image_shapes: list[Shape]  # of the inputs

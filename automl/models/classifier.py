@@ -33,7 +33,7 @@ class PlainWidening(nn.Module):
 
 
 class ElasticWidening(PlainWidening):
-    """The same of as many channels as the last unit hands on."""
+    """A widening, elastic in the channels that come in: as many as the last unit hands on."""
 
     def __init__(self, space: SearchSpace) -> None:
         super().__init__(space, space.widths[-1], is_elastic=True)

@@ -21,7 +21,7 @@ _ANSWER_S = 7 * 86_400.0  # for one network: nobody knows how long it takes, and
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """To a process: measure this architecture on a part of the held-out data."""
+    """Asks a process to measure an architecture on a part of the held-out data."""
 
     architecture: str
     part: str
@@ -29,7 +29,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """From a process: how good it is; each as ``Measured`` has it."""
+    """A process's answer: how good the architecture is, as ``Measured`` has it."""
 
     quality: tuple[tuple[str, bytes], ...]  # names, and binary64
     losses: bytes

@@ -87,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """The test part's word on the choice."""
+    """How a search's choice compares with other subnets on the half called "test", by which nothing was chosen."""
 
     samples: int
     num_random: int

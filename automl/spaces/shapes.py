@@ -180,7 +180,7 @@ def unit_sides(space: SearchSpace, resolution: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class MatchShape:
-    """The correlation at a quarter of the resolution, and the disparities regressed from it."""
+    """The shape of the correlation at a quarter of the resolution, and of how disparities are regressed from it."""
 
     groups: int  # of the channels by which views are compared: a correlation of each
     group_channels: int
@@ -196,7 +196,7 @@ class MatchShape:
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """One step up."""
+    """The shape of one stage of a stereo network's way back up to a finer resolution."""
 
     coarse: int  # channels from below
     link: int  # channels of the U link

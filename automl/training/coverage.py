@@ -84,7 +84,7 @@ def _of_ones(supernet_name: str) -> Supernet:
 
 
 class RunTrainingSpec(ManifestTrainingSpec):
-    """Implements ``protocol.rewards.TrainingSpec``."""
+    """The training spec of a manifest, with which weights a contribution is about. Implements ``protocol.rewards.TrainingSpec``."""
 
     def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
         """Return (N,) which weights a cohort's contribution to a round is about; None: all, see ``coverage_of``."""

@@ -25,7 +25,7 @@ logger = logging.getLogger("manta.microbatches")
 
 
 class Stepping(Protocol):
-    """A network that is trained."""
+    """Takes training steps of a network."""
 
     def step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
         """Return the loss of a microbatch, and leave its gradient where it always lies."""
