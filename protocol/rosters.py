@@ -24,8 +24,8 @@ _MEAN_BYTES = 44  # of a contribution for each step
 _GATHERING_PART, _LEAST_GATHERING_MS = 16, 200.0  # of the time for work, to gather what was learnt; before it was measured
 
 
-class Silence:
-    """Remembers for some rounds which peers were silent when it was their turn."""
+class PassedOver:
+    """Remembers which peers are passed over, and until which round, because they were silent or failed when it was their turn."""
 
     def __init__(self) -> None:
         """Know of nobody."""
@@ -33,7 +33,7 @@ class Silence:
         self._late: dict[PublicKey, int] = {}  # how long the newest lateness is remembered, in rounds
 
     def note(self, key: PublicKey, round: int) -> None:
-        """``key`` was silent in ``round``."""
+        """Pass over ``key``, which was silent or failed in ``round``."""
         self._until = {other: until for other, until in self._until.items() if until >= round}
         self._until[key] = round + SILENT_ROUNDS
 
@@ -45,7 +45,7 @@ class Silence:
         self._until[key] = round + self._late[key]
 
     def covers(self, key: PublicKey, round: int) -> bool:
-        """Return whether ``key`` was silent so lately that nothing is expected of it."""
+        """Return whether ``key`` is passed over in ``round``."""
         return self._until.get(key, 0) >= round
 
     def forgive(self, key: PublicKey) -> None:
@@ -54,9 +54,9 @@ class Silence:
         self._late.pop(key, None)
 
 
-def choose_founder(own: PublicKey, cohort_peers: Iterable[PublicKey], silence: Silence, round: int) -> PublicKey:
+def choose_founder(own: PublicKey, cohort_peers: Iterable[PublicKey], silent: PassedOver, round: int) -> PublicKey:
     """Return who convenes a roster for ``round``: the smallest key among ``own`` and those cohort peers who were not silent lately."""
-    return min([own, *(cohort_peer for cohort_peer in cohort_peers if not silence.covers(cohort_peer, round))])
+    return min([own, *(cohort_peer for cohort_peer in cohort_peers if not silent.covers(cohort_peer, round))])
 
 
 def fits(microbatch_ms: int, left_ms: float, local_steps: int) -> bool:

@@ -11,7 +11,7 @@ from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
 from manta_swarm.peer.cohort.cohort_membership import Membership
-from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortSession, Gathered, MemberSession, Service
+from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortContext, CohortSession, Gathered, MemberSession
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import (
     ADD,
@@ -77,15 +77,15 @@ class Cohort:
         self._neighbours = neighbours
         self._cohort_session = CohortSession(self._key)
         self._before: CohortSession = self._cohort_session  # the place before this one: what its mean was may still be asked
-        self._service: Service | None = None
+        self._context: CohortContext | None = None
         if token is not None:
             self._links = links or Links(context.node, context.run)
             cohort_peers = CohortPeers(context.node, self._links, context.run, self._name, token, context.clock)
             # Audits blame the founder for a mean that does not follow: where strangers are a cohort, it adds by itself.
-            self._service = Service(
+            self._context = CohortContext(
                 context, self._links, cohort_peers, may_share=not (context.manifest.is_audited and self._name == AFFINITY)
             )
-            self._rosters = Rosters(self._service)
+            self._rosters = Rosters(self._context)
 
     @property
     def _own_cohort(self) -> OwnCohort:
@@ -93,42 +93,42 @@ class Cohort:
 
     async def start(self) -> None:
         """Answer cohort peers from now on."""
-        if self._service is not None:
+        if self._context is not None:
             await self._links.start()
-            await self._service.cohort_peers.start()
+            await self._context.cohort_peers.start()
             for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
-                await self._links.serve(method, self._for_cohort_peers(self._service, answer))
+                await self._links.serve(method, self._for_cohort_peers(self._context, answer))
             for method, answer in ((PLAN, self._on_plan), (ADD, self._on_add), (SUM, self._on_sum)):  # for this roster's only
                 await self._links.serve(method, answer)
 
     async def leave(self) -> None:
         """Tell the cohort peers that this peer leaves."""
-        if self._service is not None:
-            await self._service.cohort_peers.leave()
+        if self._context is not None:
+            await self._context.cohort_peers.leave()
 
     async def close(self) -> None:
         """Give up what is under way; cohort peers go on alone."""
         self._cohort_session.close()
         self._before.forget()
         self._cohort_session.forget()
-        if self._service is not None:
+        if self._context is not None:
             self._rosters.close()
             await self._links.close()
-            await self._service.cohort_peers.close()
+            await self._context.cohort_peers.close()
 
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the cohort peers known again: to be called after each look."""
-        if self._service is not None:
-            await self._service.cohort_peers.meet(
+        if self._context is not None:
+            await self._context.cohort_peers.meet(
                 (*self._neighbours.at_meeting(), *(self._own_cohort.members or ())), self._neighbours.period_s
             )
 
     def cohort_peers(self) -> tuple[PublicKey, ...]:
         """Return those of the cohort at present who proved the token lately, in the order of their keys."""
-        if self._service is None:
+        if self._context is None:
             return ()
         members = self._own_cohort.members
-        return tuple(key for key in self._service.cohort_peers.fresh() if members is None or key in members)
+        return tuple(key for key in self._context.cohort_peers.fresh() if members is None or key in members)
 
     async def convene(self, base: CommitRef, microbatch_ms: int, left_ms: float, own_cohort: OwnCohort | None = None) -> CohortSession:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
@@ -143,7 +143,7 @@ class Cohort:
         self._before.forget()
         self._before, self._cohort_session = self._cohort_session, CohortSession(self._key)
         before = self._cohort_session
-        if self._service is None or left_ms <= 0:
+        if self._context is None or left_ms <= 0:
             return before
         cohort_session = await self._rosters.find(
             base, min(max(microbatch_ms, 0), MAX_MICROBATCH_MS), min(left_ms, float(MAX_OPEN_MS)), own_cohort or self._own_cohort
@@ -163,25 +163,25 @@ class Cohort:
 
     async def serve_cohort_peers(self, method: str, handler: Handler) -> None:
         """Answer calls of cohort peers, and of nobody else; without a token there are none."""
-        if self._service is not None:
-            await self._links.serve(method, self._for_cohort_peers(self._service, handler))
+        if self._context is not None:
+            await self._links.serve(method, self._for_cohort_peers(self._context, handler))
 
     async def call_cohort_peer(self, cohort_peer: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
         """Return the answer of a cohort peer, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
-        if self._service is None:
+        if self._context is None:
             raise Unreachable("this peer has no cohort peers")
         return await self._links.call(cohort_peer, method, request, timeout_s=timeout_s, largest=largest)
 
     def ways(self) -> dict[PublicKey, str]:
         """Return how each cohort peer is reached: ``unix``, ``tls`` or ``libp2p``."""
-        return {cohort_peer: self._links.way(cohort_peer) for cohort_peer in self.cohort_peers()} if self._service is not None else {}
+        return {cohort_peer: self._links.way(cohort_peer) for cohort_peer in self.cohort_peers()} if self._context is not None else {}
 
     # What cohort peers ask.
 
     @staticmethod
-    def _for_cohort_peers(service: Service, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
+    def _for_cohort_peers(context: CohortContext, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
         async def handler(caller: PublicKey, request: bytes) -> bytes:
-            if not service.cohort_peers.knows(caller):
+            if not context.cohort_peers.knows(caller):
                 raise NotACohortPeer("prove the cohort's token first")
             return await answer(caller, request)
 

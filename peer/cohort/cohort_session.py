@@ -39,7 +39,7 @@ from manta_swarm.protocol.errors import EncodingError, RemoteFault, Weather
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
-from manta_swarm.protocol.rosters import Silence
+from manta_swarm.protocol.rosters import PassedOver
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
@@ -122,24 +122,24 @@ class Gathered:
 
 
 @dataclass
-class Service:
+class CohortContext:
     """What all cohort sessions of a peer share."""
 
-    context: RunContext
+    run_context: RunContext
     links: Links
     cohort_peers: CohortPeers
     may_share: bool  # whether members own parts of the vectors: where nobody is blamed for what another one adds
-    silence: Silence = field(default_factory=Silence)
-    poor_owners: Silence = field(default_factory=Silence)  # with whom a step went wrong
+    silent: PassedOver = field(default_factory=PassedOver)
+    poor_owners: PassedOver = field(default_factory=PassedOver)  # with whom a step went wrong
 
     @property
     def manifest(self) -> Manifest:
         """The run's."""
-        return self.context.manifest
+        return self.run_context.manifest
 
     def now_ms(self) -> float:
         """Return the time."""
-        return self.context.clock.now_ms()
+        return self.run_context.clock.now_ms()
 
     @property
     def is_sparse(self) -> bool:
@@ -252,11 +252,11 @@ class MemberSession(CohortSession):
     """The place of a member who is not the founder."""
 
     def __init__(
-        self, service: Service, base: CommitRef, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
+        self, context: CohortContext, base: CommitRef, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
     ) -> None:
         """Begin with the first step, whose vector is due at ``ends_ms``."""
-        super().__init__(service.links.key)
-        self._service = service
+        super().__init__(context.links.key)
+        self._context = context
         self._base = base
         self._founder = founder
         self._members = tuple(members)
@@ -268,7 +268,7 @@ class MemberSession(CohortSession):
 
     @property
     def _end_step(self) -> int:
-        return self._service.manifest.exchange.local_steps
+        return self._context.manifest.exchange.local_steps
 
     @property
     def founder(self) -> PublicKey:
@@ -303,15 +303,15 @@ class MemberSession(CohortSession):
         """See ``CohortSession``."""
         if self._is_alone:
             return vector
-        service, now_ms = self._service, self._service.now_ms()
+        context, now_ms = self._context, self._context.now_ms()
         # The founder may be late by a microbatch, waits for others as long, then for parts and for sums, perhaps twice: each is a third of
         # a step.
         timeout_s = (max(self._ends_ms - now_ms, 0.0) + 2 * self._step_ms) / 1000 + timeouts.NEAR_S
         reducing = self._begin(step, vector)
         try:
-            request = pack(Give(self._base.commit, step, claim, await described(vector, service.links.linked(), digests)))
-            counted_before, self._may_be_listed = self._may_be_listed, service.lists_dropped
-            answer = await service.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
+            request = pack(Give(self._base.commit, step, claim, await described(vector, context.links.linked(), digests)))
+            counted_before, self._may_be_listed = self._may_be_listed, context.lists_dropped
+            answer = await context.links.call(self._founder, GIVE, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             opened = unpack(GiveAnswer, answer, max_bytes=MAX_WORD_BYTES)
             if not opened.digests:
                 self._may_be_listed = counted_before
@@ -320,10 +320,10 @@ class MemberSession(CohortSession):
             mean = await self._mean(reducing, step, opened.turn, opened.digests)
             await off_loop(mean.size, lambda: _check_finite(mean))
         except TROUBLE as error:
-            service.silence.note(self._founder, self._base.round + 1)
+            context.silent.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return vector
-        self._ends_ms = service.now_ms() + opened.ends_ms
+        self._ends_ms = context.now_ms() + opened.ends_ms
         return mean
 
     def _begin(self, step: int, vector: Vector) -> AllReduce:
@@ -331,7 +331,7 @@ class MemberSession(CohortSession):
         for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
             self._reducing.pop(earlier).close()
         reducing = self._reducing[step] = AllReduce(
-            self._service.links, self._founder, self._base.commit, step, vector, is_audited=self._service.manifest.is_audited
+            self._context.links, self._founder, self._base.commit, step, vector, is_audited=self._context.manifest.is_audited
         )
         return reducing
 
@@ -341,7 +341,7 @@ class MemberSession(CohortSession):
 
         async def ask(part: int) -> bytes:
             request = pack(AskSum(self._base.commit, step, turn, part))
-            return await self._service.links.call(self._founder, SUM, request, timeout_s=timeout_s, largest=4 * PART_VALUES)
+            return await self._context.links.call(self._founder, SUM, request, timeout_s=timeout_s, largest=4 * PART_VALUES)
 
         return await reducing.mean(turn, digests, timeout_s, ask)
 
@@ -379,14 +379,14 @@ class MemberSession(CohortSession):
         del weight  # the founder reads it off the claim
         if self._is_alone:
             return None
-        service, timeout_s = self._service, (until_ms - self._service.now_ms()) / 1000
+        context, timeout_s = self._context, (until_ms - self._context.now_ms()) / 1000
         if timeout_s <= 0:
             self._go_alone("there is no time left to hand anything over")
             return None
         self._begin(self._end_step, given)
         try:
-            request = pack(HandOver(self._base.commit, claim, await described(given, service.links.linked())))
-            answer = await service.links.call(self._founder, HAND_OVER, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
+            request = pack(HandOver(self._base.commit, claim, await described(given, context.links.linked())))
+            answer = await context.links.call(self._founder, HAND_OVER, request, timeout_s=timeout_s, largest=MAX_WORD_BYTES)
             word = unpack(Word, answer, max_bytes=MAX_WORD_BYTES)
             if not word.taken:
                 self._go_alone(f"left out: {word.reason}")
@@ -396,10 +396,10 @@ class MemberSession(CohortSession):
             self._go_alone(str(error))
             return None
         except RemoteFault as error:
-            service.silence.note(self._founder, self._base.round + 1)
+            context.silent.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return None
-        mean = await self._mean_of(word.taken[0], given) if service.tells_mean else None
+        mean = await self._mean_of(word.taken[0], given) if context.tells_mean else None
         return Accepted(word.taken[0].contribution, word.taken[0].inclusion_promise, mean)
 
     def _check(self, taken: Taken, claim: Signed[Claim]) -> None:
@@ -408,13 +408,13 @@ class MemberSession(CohortSession):
         Raises:
             RemoteFault: the founder's word does not show it.
         """
-        contribution, inclusion_promise = taken.contribution.open(), taken.inclusion_promise.open_by(self._service.manifest.operators)
-        base = (self._service.context.run, self._base.round + 1, self._base.commit, self._founder)
+        contribution, inclusion_promise = taken.contribution.open(), taken.inclusion_promise.open_by(self._context.manifest.operators)
+        base = (self._context.run_context.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")
         if claim.digest not in contribution.claims:
             raise EncodingError("the founder names a contribution that does not list this peer's claim")
-        if (inclusion_promise.run, inclusion_promise.contribution) != (self._service.context.run, taken.contribution.digest):
+        if (inclusion_promise.run, inclusion_promise.contribution) != (self._context.run_context.run, taken.contribution.digest):
             raise EncodingError("the founder shows an inclusion promise for something else")
 
     async def _mean_of(self, taken: Taken, given: Vector) -> Vector | None:

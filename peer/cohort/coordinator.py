@@ -15,7 +15,7 @@ import numpy as np
 from manta_swarm.codec.residuals import DIGEST_BYTES
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, Lacking, Vector, is_same, squared_norms
-from manta_swarm.peer.cohort.cohort_session import Service
+from manta_swarm.peer.cohort.cohort_session import CohortContext
 from manta_swarm.peer.cohort.messages import (
     ADD,
     MAX_ATTEMPTS,
@@ -58,20 +58,20 @@ class NoMean(ValueError):
 class Coordinator:
     """Lets the owners add the members' vectors once: those of a local step, or those that are given at the end."""
 
-    def __init__(self, service: Service, base: CommitRef, step: int, reducing: AllReduce) -> None:
+    def __init__(self, context: CohortContext, base: CommitRef, step: int, reducing: AllReduce) -> None:
         """Prepare.
 
         Args:
-            service: this peer's.
+            context: what this peer's cohort sessions share.
             base: of the work.
             step: H for the end.
             reducing: this peer's side of it as one of the members.
         """
-        self._service = service
-        self._key = service.links.key
+        self._context = context
+        self._key = context.links.key
         self._base = base
         self._step = step
-        self._is_audited = service.manifest.is_audited
+        self._is_audited = context.manifest.is_audited
         self._reducing = reducing
         self._plan: Plan | None = None  # by which all parts came
         self._said: Mapping[PublicKey, VectorSummary] = {}
@@ -122,9 +122,9 @@ class Coordinator:
     def _owners(self, members: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
         """Return who adds a part each: this peer, and whoever has direct links to all."""
         parts = self._reducing.num_parts
-        if parts < _SHARED_PARTS or not self._service.may_share:
+        if parts < _SHARED_PARTS or not self._context.may_share:
             return (self._key,)
-        poor, round_ = self._service.poor_owners, self._base.round + 1
+        poor, round_ = self._context.poor_owners, self._base.round + 1
         linked = {key: {*self._said[key].linked, key} for key in members if key != self._key and not poor.covers(key, round_)}
         able = [key for key, others in linked.items() if others >= set(members)]
         return tuple(sorted([self._key, *able[: parts - 1]]))
@@ -132,7 +132,7 @@ class Coordinator:
     def _blame(self, poor: set[PublicKey]) -> None:
         for key in poor:
             logger.info("poor owner round=%d peer=%s", self._base.round + 1, key.hex()[:8])
-            self._service.poor_owners.note(key, self._base.round + 1)
+            self._context.poor_owners.note(key, self._base.round + 1)
 
     # Gathering.
 
@@ -167,7 +167,7 @@ class Coordinator:
 
     async def _tell(self, key: bytes, method: str, message: Plan | Add, budget_s: float) -> bytes:
         timeout_s = budget_s + timeouts.NEAR_S
-        return await self._service.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
+        return await self._context.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
 
     def _check(self, plan: Plan, own: Sequence[PartReport], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
         """Compare what the owners got with what the members said; as ``_carry_out``."""

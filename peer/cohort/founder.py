@@ -18,7 +18,7 @@ from math import isfinite
 from manta_swarm.codec.residuals import digest_of_parts, near_mean
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
-from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, CohortSession, Gathered, Service, Vector
+from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, CohortContext, CohortSession, Gathered, Vector
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
 from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
@@ -71,7 +71,7 @@ class FounderSession(CohortSession):
 
     def __init__(
         self,
-        service: Service,
+        context: CohortContext,
         base: CommitRef,
         cohort: str,
         expected: Iterable[PublicKey],
@@ -82,7 +82,7 @@ class FounderSession(CohortSession):
         """Begin with the first step.
 
         Args:
-            service: this peer's.
+            context: what this peer's cohort sessions share.
             base: of the work.
             cohort: its name, which the claims are to have.
             expected: cohort peers who are waited for ...
@@ -90,11 +90,11 @@ class FounderSession(CohortSession):
             timetable: of the steps.
             durations: learns how long it all takes.
         """
-        super().__init__(service.links.key)
+        super().__init__(context.links.key)
         self.base = base
         self.cohort = cohort
         self.timetable = timetable
-        self._service = service
+        self._context = context
         self._durations = durations
         self._most = most_members(timetable.local_steps)
         self._expected = set(expected)
@@ -129,7 +129,7 @@ class FounderSession(CohortSession):
     @property
     def hands_in_alone(self) -> bool:
         """See ``CohortSession``."""
-        return self.is_alone and not (self._service.lists_dropped and self._so_far.keys() - {self.key})
+        return self.is_alone and not (self._context.lists_dropped and self._so_far.keys() - {self.key})
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
@@ -158,10 +158,10 @@ class FounderSession(CohortSession):
 
     def admit(self, key: PublicKey, microbatch_ms: int) -> JoinAnswer:
         """Answer a cohort peer that asks for a place: there are some until the first step is over, or was due."""
-        now_ms = self._service.now_ms()
+        now_ms = self._context.now_ms()
         self._came.add(key)
         self._asked.set()
-        self._service.silence.forgive(key)
+        self._context.silent.forgive(key)
         if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= self._most - 1:
             return JoinAnswer(int(Place.LATE))
         if not fits(microbatch_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
@@ -173,13 +173,13 @@ class FounderSession(CohortSession):
 
     async def _close_roster(self) -> None:
         """Take no more members; before that, wait for those who are expected, but not for long."""
-        while self._is_open and self._expected - self._came and (left_ms := self._until_ms - self._service.now_ms()) > 0:
+        while self._is_open and self._expected - self._came and (left_ms := self._until_ms - self._context.now_ms()) > 0:
             self._asked.clear()
             await wait_within(self._asked, left_ms / 1000)
         if self._is_open:
             self._is_open = False
             for key in self._expected - self._came:
-                self._service.silence.note(key, self.base.round + 1)
+                self._context.silent.note(key, self.base.round + 1)
 
     # Steps.
 
@@ -194,19 +194,19 @@ class FounderSession(CohortSession):
             return vector
         if step != self._step:
             raise ValueError(f"step {step} where step {self._step} is under way")
-        service, collection, reducing = self._service, self._given, self._begin(step, vector)
-        deadline_ms = max(self._ends_ms, service.now_ms()) + self.timetable.timeout_ms
-        own = await self._own_gift(vector, service.samples_of(claim.unchecked().steps[-1]), claim, digests)
+        context, collection, reducing = self._context, self._given, self._begin(step, vector)
+        deadline_ms = max(self._ends_ms, context.now_ms()) + self.timetable.timeout_ms
+        own = await self._own_gift(vector, context.samples_of(claim.unchecked().steps[-1]), claim, digests)
         await self._all_here(collection, deadline_ms)
-        began_ms = service.now_ms()
+        began_ms = context.now_ms()
         gifts = self._sift(collection, own)
-        made = collection.mean = await self._mean_of_step(collection, gifts, Coordinator(service, self.base, step, reducing))
+        made = collection.mean = await self._mean_of_step(collection, gifts, Coordinator(context, self.base, step, reducing))
         self._so_far[self.key] = claim
         if made is None:
             self._leave_out_all(collection, GONE)
         else:
             self._so_far.update((key, gift.claim) for key, gift in gifts.items())
-            self._durations.averaged(service.now_ms() - began_ms)
+            self._durations.averaged(context.now_ms() - began_ms)
         self._begin_step(step + 1)
         if self._step == self.timetable.local_steps:
             self.work_over()
@@ -238,10 +238,10 @@ class FounderSession(CohortSession):
         return len(gifts) > 1
 
     def _weights(self, gifts: dict[PublicKey, _Gift]) -> list[int]:
-        return [self._service.weight_of(gift.samples) for gift in gifts.values()]
+        return [self._context.weight_of(gift.samples) for gift in gifts.values()]
 
     async def _own_gift(self, vector: Vector, samples: int, claim: Signed[Claim], digests: bytes | None = None) -> _Gift:
-        said = await described(vector, self._service.links.linked(), digests)
+        said = await described(vector, self._context.links.linked(), digests)
         return _Gift(said, norm_of(said), samples, claim)
 
     def _begin(self, step: int, vector: Vector) -> AllReduce:
@@ -249,18 +249,18 @@ class FounderSession(CohortSession):
         for earlier in [earlier for earlier in self._reducing if earlier < step - 1]:
             self._reducing.pop(earlier).close()
         reducing = self._reducing[step] = AllReduce(
-            self._service.links, self.key, self.base.commit, step, vector, is_audited=self._service.manifest.is_audited
+            self._context.links, self.key, self.base.commit, step, vector, is_audited=self._context.manifest.is_audited
         )
         return reducing
 
     def _begin_step(self, step: int) -> None:
         self._step, self._given = step, _Collection()
         if step < self.timetable.local_steps:
-            self._ends_ms = self.timetable.ends_ms(step, self._service.now_ms())
+            self._ends_ms = self.timetable.ends_ms(step, self._context.now_ms())
 
     async def on_give(self, caller: PublicKey, give: Give) -> GiveAnswer:
         """Answer a member's vector of a step, once its mean is there."""
-        service, collection = self._service, self._given
+        context, collection = self._context, self._given
         if caller not in self._others or give.step != self._step or caller in collection.begun:
             return _no_mean(LATE)
         collection.begun.add(caller)
@@ -270,11 +270,11 @@ class FounderSession(CohortSession):
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
             return _no_mean(BAD_CLAIM)
-        self._take(collection, caller, give.vector, service.samples_of(claim.steps[-1]), give.claim, names=claim.steps[-1].vector)
+        self._take(collection, caller, give.vector, context.samples_of(claim.steps[-1]), give.claim, names=claim.steps[-1].vector)
         await self._until_over(collection)
         if collection.mean is None or caller not in collection.gifts:
             return _no_mean(collection.refused.get(caller, GONE))
-        return GiveAnswer(collection.mean.digests, collection.mean.turn, "", max(0, round(collection.ends_ms - self._service.now_ms())))
+        return GiveAnswer(collection.mean.digests, collection.mean.turn, "", max(0, round(collection.ends_ms - self._context.now_ms())))
 
     def on_sum(self, caller: PublicKey, ask: AskSum) -> bytes:
         """Return a part of a mean that an owner did not send.
@@ -292,7 +292,7 @@ class FounderSession(CohortSession):
     def work_over(self) -> None:
         """See ``CohortSession``."""
         if self._over_ms is None:
-            self._over_ms = self._service.now_ms()
+            self._over_ms = self._context.now_ms()
 
     async def gather(self, claim: Signed[Claim], given: Vector, weight: int) -> Gathered | None:
         """See ``CohortSession``."""
@@ -300,17 +300,17 @@ class FounderSession(CohortSession):
         await self._close_roster()
         if self.hands_in_alone:
             return None
-        service, collection = self._service, self._handed
+        context, collection = self._context, self._handed
         opened, reducing = claim.unchecked(), self._begin(self.timetable.local_steps, given)
         own = await self._own_gift(given, weight, claim)
-        await self._all_here(collection, max(self._ends_ms, service.now_ms()) + self.timetable.last_timeout_ms)
-        if service.manifest.is_audited:
+        await self._all_here(collection, max(self._ends_ms, context.now_ms()) + self.timetable.last_timeout_ms)
+        if context.manifest.is_audited:
             for key in [key for key, gift in collection.gifts.items() if not _is_consistent(gift.claim.unchecked(), opened)]:
                 collection.leave_out(key, BAD_CLAIM)
         gathered = await self._gathered(collection, self._sift(collection, own), own, given, reducing)
         # Signing counts as well, everybody's: who was too late for want of time has more of it the next time.
         assert self._over_ms is not None
-        self._durations.gathered(service.now_ms() - self._over_ms)
+        self._durations.gathered(context.now_ms() - self._over_ms)
         if gathered is None:
             self._leave_out_all(collection, GONE)
             collection.over.set()
@@ -320,9 +320,9 @@ class FounderSession(CohortSession):
     async def _gathered(
         self, collection: _Collection, gifts: dict[PublicKey, _Gift], own: _Gift, given: Vector, reducing: AllReduce
     ) -> Gathered | None:
-        so_far = self._so_far if self._service.lists_dropped else None
+        so_far = self._so_far if self._context.lists_dropped else None
         self._is_common = all(gift.vector.digests == own.vector.digests for gift in gifts.values())
-        coordinator = self._coordinator = Coordinator(self._service, self.base, self.timetable.local_steps, reducing)
+        coordinator = self._coordinator = Coordinator(self._context, self.base, self.timetable.local_steps, reducing)
         self._given_at_end = given
         if not self._is_common and not await self._brought(collection, gifts, coordinator, self.timetable.last_adding_ms):
             gifts = {}
@@ -350,7 +350,7 @@ class FounderSession(CohortSession):
 
     def _readers(self, keys: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return who needs the mean of what was given at the end."""
-        return tuple(sorted({self.key, *keys})) if self._service.tells_mean else (self.key,)
+        return tuple(sorted({self.key, *keys})) if self._context.tells_mean else (self.key,)
 
     async def on_hand_over(self, caller: PublicKey, handed: HandOver) -> Word:
         """Answer what a member hands over, once it is known what the log says."""
@@ -364,7 +364,7 @@ class FounderSession(CohortSession):
             logger.info("claim refused peer=%s reason=%s", caller.hex()[:8], error)
             collection.leave_out(caller, BAD_CLAIM)
             return Word((), BAD_CLAIM)
-        samples = claim.microbatches * self._service.manifest.microbatch_samples
+        samples = claim.microbatches * self._context.manifest.microbatch_samples
         self._take(collection, caller, handed.vector, samples, handed.claim, names=claim.given)
         await self._until_over(collection)
         taken = collection.taken.get(caller)
@@ -376,8 +376,8 @@ class FounderSession(CohortSession):
         Raises:
             RemoteFault: it is not one that this founder's contribution may list.
         """
-        service, claim = self._service, signed.open()
-        expected = (service.context.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, steps)
+        context, claim = self._context, signed.open()
+        expected = (context.run_context.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, steps)
         if (claim.run, claim.round, claim.base, claim.key, claim.founder, claim.cohort, len(claim.steps)) != expected:
             raise EncodingError("a claim of another base or cohort, another's, for another founder, or of other steps")
         before = self._so_far.get(caller)
@@ -385,7 +385,7 @@ class FounderSession(CohortSession):
             raise EncodingError("a claim that says something else of a step than the one before")
         if bool(claim.given) != is_whole:
             raise EncodingError("a claim names what is given at the end, and only then")
-        if fault := trained_fault(service.manifest, service.context.training_spec, claim):
+        if fault := trained_fault(context.manifest, context.run_context.training_spec, claim):
             raise EncodingError(fault)
         if len(signed.payload) > claim_bytes(self.timetable.local_steps):
             raise EncodingError(f"a claim of {len(signed.payload)} bytes")
@@ -408,9 +408,9 @@ class FounderSession(CohortSession):
         """Return what each of the members listed is told; where they need the mean, they get the way to it that is shorter."""
         weights: tuple[int, ...] = ()
         digests, turn = b"", 0
-        if self._service.tells_mean and accepted.mean is not None:
+        if self._context.tells_mean and accepted.mean is not None:
             if self._is_common:
-                weights = tuple(self._service.weight_of(gift.samples) for gift in gifts.values())
+                weights = tuple(self._context.weight_of(gift.samples) for gift in gifts.values())
             elif self._gathered_sum is not None:
                 digests, turn = self._gathered_sum.digests, self._gathered_sum.turn
         return {key: Taken(accepted.contribution, accepted.inclusion_promise, weights, digests, turn) for key in gifts if key != self.key}
@@ -431,7 +431,7 @@ class FounderSession(CohortSession):
     async def _all_here(self, collection: _Collection, deadline_ms: float) -> None:
         """Wait for all members, but not longer than that."""
         while not self._others <= collection.gifts.keys() | collection.refused.keys():
-            left_ms = deadline_ms - self._service.now_ms()
+            left_ms = deadline_ms - self._context.now_ms()
             if left_ms <= 0:
                 return
             collection.changed.clear()
@@ -472,7 +472,7 @@ class FounderSession(CohortSession):
 
     @property
     def _left_s(self) -> float:
-        return max(self.timetable.last_ms - self._service.now_ms(), 0.0) / 1000 + timeouts.NEAR_S
+        return max(self.timetable.last_ms - self._context.now_ms(), 0.0) / 1000 + timeouts.NEAR_S
 
 
 def _no_mean(reason: str) -> GiveAnswer:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
-from manta_swarm.peer.cohort.cohort_session import TROUBLE, CohortSession, MemberSession, Service
+from manta_swarm.peer.cohort.cohort_session import TROUBLE, CohortContext, CohortSession, MemberSession
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
 from manta_swarm.protocol.cohorts import OwnCohort
@@ -40,10 +40,10 @@ class _Asking:
 class Rosters:
     """Finds this peer's place in a roster, for one base after the other."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, context: CohortContext) -> None:
         """Stand nowhere yet."""
-        self._service = service
-        self._key = service.links.key
+        self._context = context
+        self._key = context.links.key
         self._durations = Durations()
         self._search = object()  # for a place, the newest
         self._round = 0  # of the work that a place is held for, or looked for
@@ -67,7 +67,7 @@ class Rosters:
         self._founder, self._roster, self._settled = None, None, None
         cohort_session: CohortSession | None = None
         try:
-            cohort_session = await self._look(search, base, microbatch_ms, left_ms, self._service.now_ms() + convening_ms(left_ms))
+            cohort_session = await self._look(search, base, microbatch_ms, left_ms, self._context.now_ms() + convening_ms(left_ms))
         except TROUBLE as error:
             logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
         finally:
@@ -78,15 +78,15 @@ class Rosters:
 
     def _cohort_peers(self) -> set[PublicKey]:
         """Return who proved that it is a cohort peer and is in this peer's cohort, as far as is known."""
-        fresh = set(self._service.cohort_peers.fresh())
+        fresh = set(self._context.cohort_peers.fresh())
         return fresh if self._own_cohort.members is None else fresh & self._own_cohort.members
 
     # Asking a founder.
 
     async def _look(self, search: object, base: CommitRef, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
-        service = self._service
+        context = self._context
         others: set[PublicKey] = set()  # who are of another cohort, as they say
-        founder = choose_founder(self._key, self._cohort_peers(), service.silence, self._round)
+        founder = choose_founder(self._key, self._cohort_peers(), context.silent, self._round)
         for _ in range(_TRIES):
             if founder == self._key:
                 return self._found(base, microbatch_ms, left_ms, until_ms)
@@ -95,15 +95,15 @@ class Rosters:
                 return None
             if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
                 if answer is None or answer.place == Place.NO_FOUNDER:
-                    service.silence.note(founder, self._round)
+                    context.silent.note(founder, self._round)
                 else:
                     others.add(founder)
-                if service.now_ms() >= until_ms:
+                if context.now_ms() >= until_ms:
                     return None
-                founder = choose_founder(self._key, self._cohort_peers() - others, service.silence, self._round)
+                founder = choose_founder(self._key, self._cohort_peers() - others, context.silent, self._round)
             elif answer.place == Place.ELSEWHERE:
                 founder = PublicKey(answer.founder[0])
-                if founder != self._key and not service.cohort_peers.knows(founder):
+                if founder != self._key and not context.cohort_peers.knows(founder):
                     return None
             else:
                 return self._answered(base, founder, answer)
@@ -113,10 +113,10 @@ class Rosters:
         """Ask for a place; None: no answer."""
         self._founder = founder
         self._answer_all()
-        timeout_ms = max(0, round(until_ms - self._service.now_ms()))
+        timeout_ms = max(0, round(until_ms - self._context.now_ms()))
         request = pack(Join(base.commit, base.round + 1, microbatch_ms, timeout_ms, self._own_cohort.name))
         try:
-            answer = await self._service.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + timeouts.NEAR_S)
+            answer = await self._context.links.call(founder, JOIN, request, timeout_s=timeout_ms / 1000 + timeouts.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
         except TROUBLE as error:
             logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
@@ -124,27 +124,27 @@ class Rosters:
 
     def _answered(self, base: CommitRef, founder: PublicKey, answer: JoinAnswer) -> CohortSession | None:
         if answer.place == Place.NOT_YET:
-            self._service.silence.note_late(founder, self._round)
+            self._context.silent.note_late(founder, self._round)
         if answer.place != Place.TAKEN:
             logger.info("no place round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], Place(answer.place).name)
             return None
         members = [PublicKey(key) for key in answer.members]
         if self._key not in members or founder not in members:
             raise EncodingError("a roster without its founder, or without who was taken")
-        self._service.silence.forgive(founder)
-        return MemberSession(self._service, base, founder, members, self._service.now_ms() + answer.ends_ms, answer.step_ms)
+        self._context.silent.forgive(founder)
+        return MemberSession(self._context, base, founder, members, self._context.now_ms() + answer.ends_ms, answer.step_ms)
 
     # Being the founder.
 
     def _found(self, base: CommitRef, microbatch_ms: int, left_ms: float, until_ms: float) -> CohortSession | None:
         """Take the founder's place; members may come until the first step is over."""
-        service, steps, now_ms = self._service, self._service.manifest.exchange.local_steps, self._service.now_ms()
+        context, steps, now_ms = self._context, self._context.manifest.exchange.local_steps, self._context.now_ms()
         if not fits(microbatch_ms, left_ms, steps):
             self._settled = Place.NO_FOUNDER
             return None
-        expected = {key for key in self._cohort_peers() if not service.silence.covers(key, self._round)}
+        expected = {key for key in self._cohort_peers() if not context.silent.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
-        self._roster = FounderSession(service, base, self._own_cohort.name, expected, until_ms, timetable, self._durations)
+        self._roster = FounderSession(context, base, self._own_cohort.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:

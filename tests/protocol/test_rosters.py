@@ -7,7 +7,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from manta_swarm.protocol.exchange import MICROBATCHES_A_STEP
-from manta_swarm.protocol.rosters import MAX_CONVENING_MS, SILENT_ROUNDS, Silence, Timetable, choose_founder, convening_ms, fits, outliers
+from manta_swarm.protocol.rosters import (
+    MAX_CONVENING_MS,
+    SILENT_ROUNDS,
+    PassedOver,
+    Timetable,
+    choose_founder,
+    convening_ms,
+    fits,
+    outliers,
+)
 from manta_swarm.protocol.signing import PublicKey
 
 KEYS = [PublicKey(bytes([number]) * 32) for number in range(6)]
@@ -19,46 +28,46 @@ keys = st.sampled_from(KEYS)
 
 @given(st.sets(keys, min_size=1), st.integers(1, 100))
 def test_all_who_know_each_other_choose_the_same(members: set[PublicKey], round_: int) -> None:
-    chosen = {choose_founder(own, members - {own}, Silence(), round_) for own in members}
+    chosen = {choose_founder(own, members - {own}, PassedOver(), round_) for own in members}
     assert chosen == {min(members)}
 
 
 def test_who_was_silent_is_passed_over_for_eight_rounds_and_forgiven_once_it_speaks() -> None:
-    silence = Silence()
-    silence.note(KEYS[0], 10)
-    passed_over = [round_ for round_ in range(10, 30) if choose_founder(KEYS[2], KEYS[:2], silence, round_) != KEYS[0]]
+    silent = PassedOver()
+    silent.note(KEYS[0], 10)
+    passed_over = [round_ for round_ in range(10, 30) if choose_founder(KEYS[2], KEYS[:2], silent, round_) != KEYS[0]]
     assert passed_over == list(range(10, 10 + SILENT_ROUNDS + 1))
     assert SILENT_ROUNDS == 8
-    silence.note(KEYS[0], 10)
-    silence.forgive(KEYS[0])
-    assert choose_founder(KEYS[2], KEYS[:2], silence, 11) == KEYS[0]
+    silent.note(KEYS[0], 10)
+    silent.forgive(KEYS[0])
+    assert choose_founder(KEYS[2], KEYS[:2], silent, 11) == KEYS[0]
 
 
 def test_who_is_late_again_and_again_is_passed_over_for_longer_and_longer() -> None:
-    silence, passed_over = Silence(), []
+    silent, passed_over = PassedOver(), []
     for round_ in range(1, 40):
-        if silence.covers(KEYS[0], round_):
+        if silent.covers(KEYS[0], round_):
             passed_over.append(round_)
         else:
-            silence.note_late(KEYS[0], round_)
+            silent.note_late(KEYS[0], round_)
     assert passed_over == [2, 4, 5, *range(7, 11), *range(12, 20), *range(21, 29), *range(30, 38), 39]
-    silence.forgive(KEYS[0])
-    silence.note_late(KEYS[0], 50)
-    assert [silence.covers(KEYS[0], round_) for round_ in (50, 51, 52)] == [True, True, False]
+    silent.forgive(KEYS[0])
+    silent.note_late(KEYS[0], 50)
+    assert [silent.covers(KEYS[0], round_) for round_ in (50, 51, 52)] == [True, True, False]
 
 
 def test_whoever_thinks_that_all_were_silent_founds_itself() -> None:
-    silence = Silence()
+    silent = PassedOver()
     for key in KEYS[:5]:
-        silence.note(key, 3)
-    assert choose_founder(KEYS[5], KEYS[:5], silence, 4) == KEYS[5]
+        silent.note(key, 3)
+    assert choose_founder(KEYS[5], KEYS[:5], silent, 4) == KEYS[5]
 
 
 def test_silence_long_ago_takes_no_room() -> None:
-    silence = Silence()
+    silent = PassedOver()
     for round_ in range(1000):
-        silence.note(PublicKey(round_.to_bytes(32, "big")), round_)
-    assert len(silence._until) <= SILENT_ROUNDS + 1
+        silent.note(PublicKey(round_.to_bytes(32, "big")), round_)
+    assert len(silent._until) <= SILENT_ROUNDS + 1
 
 
 # Time.

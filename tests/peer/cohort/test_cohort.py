@@ -167,7 +167,7 @@ async def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> 
         await stranger.neighbours.announce(cohort="here", round_=0)
         for cohort_peer in cohort_peers:
             await cohort_peer.meet()
-            assert not cohort_peer.cohort._service or stranger.key not in cohort_peer.cohort.cohort_peers()
+            assert not cohort_peer.cohort._context or stranger.key not in cohort_peer.cohort.cohort_peers()
         requests = {
             JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
             GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
@@ -301,8 +301,8 @@ async def test_who_is_slow_founds_nothing_and_the_next_one_does(stepped_band: Ba
 async def test_who_asks_the_wrong_one_is_sent_on(band: Band) -> None:
     """The last one has not met the first one yet but for a hello, and thinks it silent."""
     cohort_peers = await band.gather_round(3)
-    assert cohort_peers[2].cohort._service is not None
-    cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+    assert cohort_peers[2].cohort._context is not None
+    cohort_peers[2].cohort._context.silent.note(cohort_peers[0].key, 1)
     await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
     assert {cohort_peer.cohort_session.founder for cohort_peer in cohort_peers} == {cohort_peers[0].key}
     assert len(cohort_peers[0].cohort_session.members) == 3
@@ -314,8 +314,8 @@ async def test_who_is_sent_on_to_a_stranger_is_alone(band: Band) -> None:
     async def send_on(_caller: PublicKey, _request: bytes) -> bytes:
         return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[5].public_key,)))
 
-    assert cohort_peers[0].cohort._service is not None
-    await cohort_peers[0].cohort._service.links.serve(JOIN, send_on)
+    assert cohort_peers[0].cohort._context is not None
+    await cohort_peers[0].cohort._context.links.serve(JOIN, send_on)
     assert (await cohort_peers[1].convene()).is_alone
 
 
@@ -452,8 +452,8 @@ async def test_who_stopped_looking_for_a_place_says_so_at_once(band: Band) -> No
     await asyncio.sleep(0.1)
     looking.cancel()
     await asyncio.sleep(0)
-    assert cohort_peers[2].cohort._service is not None
-    cohort_peers[2].cohort._service.silence.note(cohort_peers[0].key, 1)
+    assert cohort_peers[2].cohort._context is not None
+    cohort_peers[2].cohort._context.silent.note(cohort_peers[0].key, 1)
     assert (await cohort_peers[2].convene()).is_alone
     assert now() == pytest.approx(0.1)
 
@@ -610,21 +610,21 @@ async def test_a_founder_whose_own_vector_is_bad_spoils_nobody_s(what: str, way:
 async def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder() -> None:
     async with band_with(local_steps=2) as band:
         cohort_peers = await convened(band, 2)
-        service = cohort_peers[0].cohort._service
-        assert service is not None
+        context = cohort_peers[0].cohort._context
+        assert context is not None
         bad, _ = BAD["nan"]
 
         async def lie(caller: PublicKey, request: bytes) -> bytes:
             give = unpack(Give, request, max_bytes=4096)
             plan = Plan(give.base, 0, 0, 60_000, (cohort_peers[0].key,), tuple(sorted([cohort_peers[0].key, caller])))
-            await service.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
+            await context.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
             return pack(GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
 
         async def show(_caller: PublicKey, _request: bytes) -> bytes:
             return bytes(bad.tobytes())
 
-        await service.links.serve(GIVE, lie)
-        await service.links.serve(SUM, show)
+        await context.links.serve(GIVE, lie)
+        await context.links.serve(SUM, show)
         assert same(await cohort_peers[1].average(0), vector_of(1, 0))
         assert cohort_peers[1].cohort_session.is_alone
 
