@@ -47,10 +47,10 @@ def search() -> None:
     """Be manta-search."""
     _end_at_ctrl_c("manta-search")
     from manta_swarm.automl.cli import main
-    from manta_swarm.automl.commands.doors import Ways
-    from manta_swarm.programs.doors import Network
+    from manta_swarm.automl.commands.network_interface import CommandContext
+    from manta_swarm.programs.search_network import SearchNetwork
 
-    _run("manta-search", main, obj=Ways(Network()))
+    _run("manta-search", main, obj=CommandContext(SearchNetwork()))
 
 
 def _run(program: str, main: "click.Command", **options: Any) -> None:

@@ -31,7 +31,7 @@ _END_S = 30.0  # for the node to say goodbye
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Implements ``automl.commands.doors.AskedRun``."""
+    """Implements ``automl.commands.network_interface.AskedRun``."""
 
     loop: asyncio.AbstractEventLoop
     members: AskedMembers

@@ -22,7 +22,7 @@ from manta_swarm.automl.commands import (
     program,
     use_threads,
 )
-from manta_swarm.automl.commands.doors import AskedRun, Ways
+from manta_swarm.automl.commands.network_interface import AskedRun, CommandContext
 from manta_swarm.automl.environment import wait_asleep
 from manta_swarm.automl.files import write_whole
 from manta_swarm.automl.latency.table import Conditions, LatencyTable
@@ -190,10 +190,10 @@ def _measured_by(options: Options, folder: Path) -> Iterator[tuple[Path, AskedRu
     assert options.peers is not None
     if options.data is not None or options.data_root is not None or options.workers or options.device != "cpu":
         raise UserError("with --peers nothing is measured here: leave out --data, --data-root, --workers and --device")
-    doors = click.get_current_context().find_object(Ways)
-    if doors is None:
+    context = click.get_current_context().find_object(CommandContext)
+    if context is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
-    there = doors.network.run_at(options.peers, options.run, options.invitation)
+    there = context.network.run_at(options.peers, options.run, options.invitation)
     _load()
     with there.opened(folder) as members:
         yield members.snapshot, members

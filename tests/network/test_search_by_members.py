@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.automl.cli import main
-from manta_swarm.automl.commands.doors import Ways
-from manta_swarm.programs.doors import Network
+from manta_swarm.automl.commands.network_interface import CommandContext
+from manta_swarm.programs.search_network import SearchNetwork
 from manta_swarm.protocol.signing import peer_name
 from tests.network.processes import ROOT, Programs, small_run
 
@@ -26,7 +26,7 @@ OPTIONS = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-pred
 
 def searched(*arguments: str | Path) -> str:
     """Return what ``manta-search find ARGUMENTS`` says."""
-    ended = CliRunner().invoke(main, ["find", *OPTIONS, *map(str, arguments)], obj=Ways(Network()))
+    ended = CliRunner().invoke(main, ["find", *OPTIONS, *map(str, arguments)], obj=CommandContext(SearchNetwork()))
     assert ended.exit_code == 0, ended.output
     return ended.output
 

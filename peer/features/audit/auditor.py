@@ -47,8 +47,8 @@ from manta_swarm.protocol.signing import Identity, peer_name
 from manta_swarm.protocol.verdicts import AuditRules, Verdict
 from manta_swarm.runtime.atomic_file import AtomicFile
 from manta_swarm.runtime.child import ChildLost
+from manta_swarm.runtime.on_demand import OnDemandProcess
 from manta_swarm.runtime.tasks import wait_within
-from manta_swarm.runtime.turns import PausedProcess
 
 AGAIN_PERCENT = 25  # of what volunteers find good, that is computed again
 _MAX = 4096  # of the newest; each was proven, which takes more work than a lie is worth
@@ -168,7 +168,7 @@ class Auditor:
         self._live_status = context.live_status
         self._volunteers = volunteers
         self._does_nothing_else = does_nothing_else
-        self._turns = PausedProcess(self._start)
+        self._child = OnDemandProcess(self._start)
         self._open: dict[bytes, _Open] = {}  # by contribution
         self._began_s = 0.0
         self._deaths = 0
@@ -180,7 +180,7 @@ class Auditor:
     @property
     def share(self) -> int:
         """Hundredths of the time that it works at most."""
-        return round(100 * self._turns.share)
+        return round(100 * self._child.share)
 
     @property
     def is_broken(self) -> bool:
@@ -189,35 +189,35 @@ class Auditor:
 
     def limit(self, share: int, assignment: int) -> None:
         """Work at most so many hundredths of the time, and no more than microbatches may; with 0 audit nothing."""
-        self._turns.limit(100 if self._does_nothing_else and not share else share, assignment)
+        self._child.limit(100 if self._does_nothing_else and not share else share, assignment)
 
     def pause(self) -> None:
         """Compute nothing, and have no process, until ``resume``."""
-        self._turns.pause()
+        self._child.pause()
 
     def resume(self) -> None:
         """Go on."""
-        self._turns.resume()
+        self._child.resume()
 
     def committed(self) -> None:
         """The log has a new round."""
-        self._turns.changed.set()
+        self._child.changed.set()
 
     async def keep(self) -> None:
         """Audit what waits for it, until the run is over and settled, or what computes cannot any more, which is said."""
         try:
             while not self.is_broken and not self._is_over:
-                self._turns.changed.clear()
-                if not self._turns.may_work:
-                    await self._turns.release()
-                    await self._turns.changed.wait()
+                self._child.changed.clear()
+                if not self._child.may_work:
+                    await self._child.release()
+                    await self._child.changed.wait()
                     continue
                 round_ = self._host.newest_round
                 has_done = await self.do_one(await self.assignments())
                 if self._host.newest_round == round_ and not has_done and not self._is_over:
-                    await wait_within(self._turns.changed, AGAIN_S)
+                    await wait_within(self._child.changed, AGAIN_S)
         finally:
-            await self._turns.release()
+            await self._child.release()
 
     async def assignments(self) -> tuple[Assignment, ...]:
         """Return what waits, as the log says; nothing, where it cannot be asked."""
@@ -258,7 +258,7 @@ class Auditor:
             one = self._open.setdefault(digest, _Open(assignment.round))
             if self._is_given_up(one) or self._is_left(assignment) or self._comes_still(assignment):
                 continue
-            if not self._turns.may_work:
+            if not self._child.may_work:
                 return False
             try:
                 is_new = one.said is None
@@ -323,7 +323,7 @@ class Auditor:
         return self._verdict(assignment, finding.outcomes, finding.by)
 
     async def _judged(self, assignment: Assignment, one: _Open) -> Signed[Verdict] | Signed[Finding] | None:
-        found = await self._turns.work(self._computed(assignment, one))
+        found = await self._child.work(self._computed(assignment, one))
         if found is None:
             return None
         self._live_status.add(audits=1, audits_against=int(any(found.outcomes)))
@@ -405,11 +405,11 @@ class Auditor:
         return over
 
     async def _answered(self, assignment: Assignment, ask: Ask, *, needs_weights: bool) -> Found:
-        computing = await self._turns.process()
-        if needs_weights and assignment.state != self._turns.loaded:
+        computing = await self._child.process()
+        if needs_weights and assignment.state != self._child.loaded:
             weights, teacher = await self._host.parameters(assignment.state)
             await computing.load(weights, teacher)
-            self._turns.loaded = assignment.state
+            self._child.loaded = assignment.state
         self._began_s = asyncio.get_running_loop().time()
         found = await computing.answer(ask)
         while found.said == Said.WORKING:
@@ -427,7 +427,7 @@ class Auditor:
         """A microbatch took so long: rest until the share is kept."""
         self._cpu_s += cpu_s
         self._live_status.update(audits_cpu_s=round(self._cpu_s))
-        await self._turns.rest(self._began_s, cpu_s)
+        await self._child.rest(self._began_s, cpu_s)
         self._began_s = asyncio.get_running_loop().time()
 
     # What comes to nothing.
@@ -443,7 +443,7 @@ class Auditor:
 
     async def _ended(self, one: _Open, reason: str) -> None:
         """Give a contribution up at which what computes has ended; audit no more where that happens again and again."""
-        await self._turns.release()
+        await self._child.release()
         self._give_up(one, reason)
         self._deaths += 1
         if self._deaths >= _DEATHS:

@@ -23,8 +23,8 @@ from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer,
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.child import ChildLost
+from manta_swarm.runtime.on_demand import OnDemandProcess
 from manta_swarm.runtime.tasks import wait_within
-from manta_swarm.runtime.turns import PausedProcess
 
 MAX_OPEN = 8  # questions that wait, or are measured
 MAX_ANSWERED = 16  # answers that are kept in case they are asked for again
@@ -110,29 +110,29 @@ class EvaluationService:
         self._identity = identity
         self._subject = subject
         self._host = host
-        self._turns = PausedProcess(host.start)
+        self._child = OnDemandProcess(host.start)
         self._refusal = subject.refusal
         self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
         self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
         self._states: OrderedDict[bytes, _State] = OrderedDict()
-        self._changed = self._turns.changed
+        self._changed = self._child.changed
         self._deaths = 0
         self._num_measured = 0
 
     def limit(self, share: int, duty: int) -> None:
         """Work at most so many hundredths of the time, and no more than microbatches may; with 0 answer nobody."""
-        self._turns.limit(share, duty)
-        if not self._turns.share:
+        self._child.limit(share, duty)
+        if not self._child.share:
             self._end_all(_word(Fate.NEVER, NOT_WANTED))
 
     def pause(self) -> None:
         """Measure nothing, and have no process, until ``resume``."""
-        self._turns.pause()
+        self._child.pause()
         self._end_all(_word(Fate.LATER, PAUSED, _LATER_MS))
 
     def resume(self) -> None:
         """Go on."""
-        self._turns.resume()
+        self._child.resume()
 
     @contextlib.asynccontextmanager
     async def open(self, endpoint: Endpoint) -> AsyncIterator[None]:
@@ -165,7 +165,7 @@ class EvaluationService:
         refusal = self._why_never(question)
         if refusal:
             return _word(Fate.NEVER, refusal)
-        if self._turns.is_paused:
+        if self._child.is_paused:
             return _word(Fate.LATER, PAUSED, _LATER_MS)
         for other in list(self._jobs.values()):  # who asks anew has given up what it asked before
             if other.caller == caller:
@@ -180,7 +180,7 @@ class EvaluationService:
         return job
 
     def _why_never(self, question: Question) -> str:
-        if self._refusal or not self._turns.share:
+        if self._refusal or not self._child.share:
             return self._refusal or NOT_WANTED
         if question.run != self._subject.run:
             return "it is in another run"
@@ -237,20 +237,20 @@ class EvaluationService:
             while True:
                 self._changed.clear()
                 job = next(iter(self._jobs.values()), None)
-                if job is not None and self._turns.may_work:
+                if job is not None and self._child.may_work:
                     await self._do(job)
                     continue
-                if self._turns.may_work:
+                if self._child.may_work:
                     await wait_within(self._changed, IDLE_S)
-                if not self._turns.may_work or not self._changed.is_set():
-                    await self._turns.release()
+                if not self._child.may_work or not self._changed.is_set():
+                    await self._child.release()
                     await wait_within(self._changed, KEPT_S)
                 if not self._changed.is_set():
                     self._states.clear()
                     self._answered.clear()
                     await self._changed.wait()
         finally:
-            await self._turns.release()
+            await self._child.release()
 
     async def _do(self, job: _Job) -> None:
         """Measure a question's architectures; give up where nothing is to be computed now, or nobody wants the rest any more."""
@@ -267,17 +267,17 @@ class EvaluationService:
             if len(results) == len(job.question.architectures):
                 answer = Answer(self._subject.run, self._identity.public_key, job.question.digest, self._subject.data, tuple(results))
                 self._end(job, EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, self._identity),)))
-            await self._turns.rest(began_s, measured.cpu_ms / 1000)
+            await self._child.rest(began_s, measured.cpu_ms / 1000)
             if job.word is not None:
                 return
 
     async def _measured(self, job: _Job, architecture: str) -> Measured | None:
         """Return what came of one architecture; None: nothing, and its job is over."""
         try:
-            measured = await self._turns.work(self._measure(job, architecture))
+            measured = await self._child.work(self._measure(job, architecture))
         except (UserError, ChildLost) as error:
             logger.warning("nothing measured for others reason=%s", error)
-            await self._turns.release()
+            await self._child.release()
             self._deaths += 1
             if isinstance(error, UserError):
                 self._give_up("it cannot: its data are not all there")
@@ -294,10 +294,10 @@ class EvaluationService:
         return measured
 
     async def _measure(self, job: _Job, architecture: str) -> Measured:
-        measurer = await self._turns.process()
-        if self._turns.loaded != job.question.state:
+        measurer = await self._child.process()
+        if self._child.loaded != job.question.state:
             await measurer.load(job.weights)
-            self._turns.loaded = job.question.state
+            self._child.loaded = job.question.state
         return await measurer.measure(architecture, job.question.part)
 
 

@@ -9,18 +9,18 @@ from manta_swarm.runtime.tasks import first_of, wait_within
 Result = TypeVar("Result")
 
 
-class Closed(Protocol):
-    """A process."""
+class Closable(Protocol):
+    """A process that can be ended."""
 
     async def close(self) -> None:
         """End it."""
 
 
-Process = TypeVar("Process", bound=Closed)
+Process = TypeVar("Process", bound=Closable)
 
 
-class PausedProcess(Generic[Process]):
-    """One process's, which is there only while it has something to do."""
+class OnDemandProcess(Generic[Process]):
+    """A process that runs only while it has something to do and may work."""
 
     def __init__(self, start: Callable[[], Awaitable[Process]]) -> None:
         """Let it not work, until ``share`` says more; ``start`` starts it."""

@@ -23,17 +23,17 @@ class AskedRun(Protocol):
         """Return what a person should know of the answers, in lines."""
 
 
-class RunThere(Protocol):
+class RunAtAddress(Protocol):
     """A run at an address that could be one."""
 
     def opened(self, folder: Path) -> AbstractContextManager[AskedRun]:
         """Return what opens the run, whose state is kept in the folder."""
 
 
-class Network(Protocol):
+class SearchNetwork(Protocol):
     """The network, as far as a search needs it."""
 
-    def run_at(self, address: str, run: str | None, invitation: str | None) -> RunThere:
+    def run_at(self, address: str, run: str | None, invitation: str | None) -> RunAtAddress:
         """Return the run at an address; imports no heavy library.
 
         Raises:
@@ -42,7 +42,7 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class CommandContext:
     """Holds the network that ``programs`` gave to the commands, if it gave one."""
 
-    network: Network
+    network: SearchNetwork

@@ -4,14 +4,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.automl.commands.doors import AskedRun
+from manta_swarm.automl.commands.network_interface import AskedRun
 from manta_swarm.peer.config import PeerConfig, check_visit, config_of
 from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 
 @dataclass(frozen=True, slots=True)
-class RunThere:
-    """Implements ``automl.commands.doors.RunThere``."""
+class RunAtAddress:
+    """Implements ``automl.commands.network_interface.RunAtAddress``."""
 
     config: PeerConfig
 
@@ -25,10 +25,10 @@ class RunThere:
         return opened(self.config, folder)
 
 
-class Network:
-    """Implements ``automl.commands.doors.Network``."""
+class SearchNetwork:
+    """Implements ``automl.commands.network_interface.SearchNetwork``."""
 
-    def run_at(self, address: str, run: str | None, invitation: str | None) -> RunThere:
+    def run_at(self, address: str, run: str | None, invitation: str | None) -> RunAtAddress:
         """Return the run at an address.
 
         Raises:
@@ -36,4 +36,4 @@ class Network:
         """
         config = config_of({"initial_peers": (address,), "run": run, "invitation": invitation})
         check_visit(config)
-        return RunThere(config)
+        return RunAtAddress(config)
