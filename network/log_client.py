@@ -194,8 +194,8 @@ class AskContributions:
 
 
 @dataclass(frozen=True, slots=True)
-class Commitment:
-    """A commit as it travels: the receipt, and what it was found to prove."""
+class ProvenCommit:
+    """A commit as it travels: its receipt, and what that was found to prove."""
 
     receipt: Receipt
     proven: ProvenRound
@@ -214,7 +214,7 @@ class ProvenContribution:
 class FeedUpdate:
     """What the log, or a neighbour, says of where the run stands."""
 
-    commitment: Commitment | None  # None: no commit after the round asked for
+    proven_commit: ProvenCommit | None  # None: no commit after the round asked for
     counted: ProvenContribution | None  # the one with the asker's own claim in that commit's round
     left_ms: int  # how long the round after it still is open; 0 where that is not known
     is_from_log: bool = False
@@ -348,9 +348,9 @@ class LogClient:
     def _told(self, feed: FeedAnswer, *, is_from_log: bool) -> FeedUpdate:
         if not feed.receipt:
             return FeedUpdate(None, None, feed.left_ms, is_from_log)
-        commitment = self._proven(feed.receipt[0])
-        counted = self._checked(Listing(feed.receipt[0], feed.contribution[0]), commitment.proven) if feed.contribution else None
-        return FeedUpdate(commitment, counted, feed.left_ms, is_from_log)
+        proven_commit = self._proven(feed.receipt[0])
+        counted = self._checked(Listing(feed.receipt[0], feed.contribution[0]), proven_commit.proven) if feed.contribution else None
+        return FeedUpdate(proven_commit, counted, feed.left_ms, is_from_log)
 
     async def counted(self, round: int, key: bytes = b"") -> ProvenContribution | None:
         """Return the contribution of a committed round that has the claim of ``key`` (empty: this node); None: the log says it has none.
@@ -432,7 +432,7 @@ class LogClient:
         """
         await self.line.call("measure", pack(signed), timeout_s=timeouts.CALL_S)
 
-    def open(self, data: bytes) -> Commitment:
+    def open(self, data: bytes) -> ProvenCommit:
         """Return the commit whose packed receipt is ``data``, from wherever it came.
 
         Raises:
@@ -448,8 +448,8 @@ class LogClient:
         """
         return open_round_receipt(receipt, self.operators)
 
-    def _proven(self, receipt: Receipt) -> Commitment:
-        return Commitment(receipt, self.proven(receipt))
+    def _proven(self, receipt: Receipt) -> ProvenCommit:
+        return ProvenCommit(receipt, self.proven(receipt))
 
     def _checked(self, listing: Listing, proven: ProvenRound) -> ProvenContribution:
         """Return a contribution of a round; whether it has a claim of that key is seen by whoever knows its claims."""

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import Commitment, LogClient
+from manta_swarm.network.log_client import LogClient, ProvenCommit
 from manta_swarm.network.rpc import Endpoint, Refused
 from manta_swarm.protocol.cosignatures import Cosignature
 from manta_swarm.protocol.encoding import pack, unpack
@@ -101,7 +101,7 @@ class Cosigned:
             raise ValueError("nobody cosigns an empty log")
 
 
-async def ask_head(log: LogClient, held: Commitment | None) -> ShownHead:
+async def ask_head(log: LogClient, held: ProvenCommit | None) -> ShownHead:
     """Show the log the newest commit that is known here; return the tree head that it shows, whose signature is not checked yet.
 
     Raises:
@@ -177,7 +177,7 @@ async def proof_between(log: LogClient, before: TreeHead, after: TreeHead) -> tu
     return proof or ()
 
 
-async def departure_from(log: LogClient, held: Commitment) -> tuple[Departure | None, ShownHead]:
+async def departure_from(log: LogClient, held: ProvenCommit) -> tuple[Departure | None, ShownHead]:
     """Return how the log departs from a commit that it is shown (None: it goes on from there), and what it shows.
 
     Where an operator shows no log that goes on from there the next one is asked; if none does, it is what the last one shows.
@@ -214,7 +214,7 @@ async def publish_newest(endpoint: Endpoint, run: bytes, receipt: Receipt) -> bo
     return True
 
 
-async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> list[Commitment]:
+async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> list[ProvenCommit]:
     """Return the commits that operators put under the run's name, proven; what does not hold is left out.
 
     Raises:

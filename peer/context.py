@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.network.blobs import BlobStore
-from manta_swarm.network.log_client import Commitment, LogClient
+from manta_swarm.network.log_client import LogClient, ProvenCommit
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
@@ -56,14 +56,14 @@ class NewestCommits:
 
     def __init__(self, manifest: Manifest) -> None:
         """Know of none but the min exponent at the run's start."""
-        self._commitments: dict[int, Commitment] = {}  # by round
+        self._proven_commits: dict[int, ProvenCommit] = {}  # by round
         self._min_exponents: dict[int, int] = {0: manifest.exchange.first_min_exponent}  # by round
 
-    def add(self, commitment: Commitment) -> None:
+    def add(self, proven_commit: ProvenCommit) -> None:
         """Remember a commit that is newer than all others; the oldest go."""
-        entry = commitment.proven.round
-        self._commitments[entry.round] = commitment
-        self._commitments = {round_: each for round_, each in self._commitments.items() if round_ > entry.round - _KEPT}
+        entry = proven_commit.proven.round
+        self._proven_commits[entry.round] = proven_commit
+        self._proven_commits = {round_: each for round_, each in self._proven_commits.items() if round_ > entry.round - _KEPT}
         self._min_exponents[entry.round] = entry.min_exponent
         self._min_exponents = {round_: min_exponent for round_, min_exponent in self._min_exponents.items() if round_ > entry.round - _KEPT}
 
@@ -72,9 +72,9 @@ class NewestCommits:
         """The min exponents by round."""
         return self._min_exponents
 
-    def commitment(self, round_: int) -> Commitment | None:
+    def proven_commit(self, round_: int) -> ProvenCommit | None:
         """Return one of the newest commits with what proves it."""
-        return self._commitments.get(round_)
+        return self._proven_commits.get(round_)
 
 
 @dataclass(slots=True)

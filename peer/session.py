@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
-from manta_swarm.network.log_client import Commitment, FeedUpdate
+from manta_swarm.network.log_client import FeedUpdate, ProvenCommit
 from manta_swarm.peer.cohort.cohort import Cohort
 from manta_swarm.peer.cohort.cohort_membership import Membership
 from manta_swarm.peer.contact.operator_notice import OperatorNotice
@@ -108,8 +108,8 @@ class Session:
             LedgerError: it contradicts a commit known before.
         """
         promises, commit, events = self.progress.promises, None, list[PromiseEvent]()
-        if told.commitment is not None:
-            commit, events = promises.take(self.machine, told.commitment.proven.round, told.counted)
+        if told.proven_commit is not None:
+            commit, events = promises.take(self.machine, told.proven_commit.proven.round, told.counted)
         if told.is_from_log:
             promises.look()
         if (left_ms := self._left_ms(told, commit)) > 0:
@@ -117,21 +117,21 @@ class Session:
             self._distribution.headers_open(self.machine.round, left_ms)
         for event in events:
             self._found(event)
-        if commit is not None and told.commitment is not None:
-            self._committed(commit, told.commitment)
+        if commit is not None and told.proven_commit is not None:
+            self._committed(commit, told.proven_commit)
 
     def _left_ms(self, told: FeedUpdate, commit: NewCommit | None) -> int:
         """Return for how long headers of the round after the newest commit may still come, as that says; 0: it does not say it."""
-        entry = None if told.commitment is None else told.commitment.proven.round
+        entry = None if told.proven_commit is None else told.proven_commit.proven.round
         if entry is not None and entry.round != self.machine.newest.round:
             return 0
         if commit is not None and not told.left_ms and not told.is_from_log:
             return commit.entry.open_ms  # a neighbour told: it came a moment ago
         return told.left_ms
 
-    def _committed(self, commit: NewCommit, commitment: Commitment) -> None:
+    def _committed(self, commit: NewCommit, proven_commit: ProvenCommit) -> None:
         """A commit is the newest one."""
-        self.progress.commits.add(commitment)
+        self.progress.commits.add(proven_commit)
         self._distribution.committed(commit.entry)
         self.progress.lap.mark("wait")
         logger.info("round over round=%d %s", commit.entry.round, self.progress.lap.line())

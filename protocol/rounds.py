@@ -46,7 +46,7 @@ class PeerStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitRef:
-    """A commit that a peer can stand on: the state after ``round``."""
+    """What a base is known by: a commit, or the start of the run, and the state after it."""
 
     round: int
     commit: bytes  # the run's id before the first round
@@ -82,7 +82,7 @@ class SignedWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitEffect:
     """What a commit means for this peer."""
 
     is_news: bool  # else nothing changed
@@ -314,7 +314,7 @@ class RoundMachine:
 
     # The log.
 
-    def committed(self, round_: Round) -> Commit:
+    def committed(self, round_: Round) -> CommitEffect:
         """Take note that the log has ``round_``. Any stage.
 
         Raises:
@@ -323,7 +323,7 @@ class RoundMachine:
         commit_ref = CommitRef.after(round_)
         self._check_history(round_, commit_ref)
         if commit_ref.round <= self.newest.round:
-            return Commit(False, commit_ref, None, 0)
+            return CommitEffect(False, commit_ref, None, 0)
         self._missing = (*self._missing, commit_ref)[-_MAX_MISSING:]
         promised, inclusion_promise, lost = None, None, 0
         if self._signed is not None:
@@ -336,7 +336,7 @@ class RoundMachine:
                 lost += self.refused("too old")
         if self._samples and self._base is not None and not self._fits(self._base.round + 1):
             lost += self.discard()
-        return Commit(True, commit_ref, promised, lost, inclusion_promise)
+        return CommitEffect(True, commit_ref, promised, lost, inclusion_promise)
 
     def caught_up(self, state: bytes, *, took_long: bool = False) -> None:
         """BEHIND: the caller now holds ``state``, that of ``missing`` as it was when the caller began: the log may be further by now.

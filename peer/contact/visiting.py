@@ -57,7 +57,7 @@ class Visit:
             RemoteFault: what it answers proves nothing.
         """
         told = await self.log.next_update(self.operator, 0, left_ms=None)
-        return None if told.commitment is None else told.commitment.proven.round
+        return None if told.proven_commit is None else told.proven_commit.proven.round
 
     async def state(self, round_: Round | None) -> State:
         """Return the state after a round, or the run's first one, its digest checked.

@@ -165,10 +165,10 @@ class Credit:
 
     def _proven(self, round_: int) -> ProvenRound | None:
         """Return a round under the tree head that its payout receipt has, if there is one; None: the round is not known here any more."""
-        payout_receipt, commitment = self._pending.get(round_), self._commits.commitment(round_)
+        payout_receipt, proven_commit = self._pending.get(round_), self._commits.proven_commit(round_)
         if payout_receipt is not None:
             return self._log.proven(payout_receipt.listing.receipt)
-        return None if commitment is None else commitment.proven
+        return None if proven_commit is None else proven_commit.proven
 
     def _most_bytes(self) -> float:
         """Return, drawn at random, how many bytes of contributions are worth it this time; see the module."""

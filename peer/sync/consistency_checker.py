@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import Commitment
+from manta_swarm.network.log_client import ProvenCommit
 from manta_swarm.network.log_proofs import departure_from
 from manta_swarm.network.operator_line import short
 from manta_swarm.peer.context import Progress, RunContext
@@ -37,7 +37,7 @@ class ConsistencyChecker:
         self._held = self._kept()
         self.proof: Histories | None = None  # that the log has two histories: anybody can check it
 
-    def _kept(self) -> Commitment | None:
+    def _kept(self) -> ProvenCommit | None:
         data = self._store.newest(self._signed.run).read()
         if data is None:
             return None
@@ -48,17 +48,17 @@ class ConsistencyChecker:
             return None
 
     @property
-    def newest(self) -> Commitment | None:
+    def newest(self) -> ProvenCommit | None:
         """The newest commit that this peer knows of, or knew of before it was started."""
         return self._held
 
-    def remember(self, commitment: Commitment) -> None:
+    def remember(self, proven_commit: ProvenCommit) -> None:
         """Keep a commit, if it is the newest."""
-        if self._held is not None and self._held.proven.tree_head.size >= commitment.proven.tree_head.size:
+        if self._held is not None and self._held.proven.tree_head.size >= proven_commit.proven.tree_head.size:
             return
-        self._held = commitment
+        self._held = proven_commit
         try:
-            self._store.newest(self._signed.run).write(pack(commitment.receipt))
+            self._store.newest(self._signed.run).write(pack(proven_commit.receipt))
         except StorageError as error:
             logger.error("newest commit not kept reason=%s", error)
 
@@ -106,7 +106,7 @@ class ConsistencyChecker:
         """The run's."""
         return self._signed
 
-    def check_pair(self, known: Commitment, other: Commitment) -> None:
+    def check_pair(self, known: ProvenCommit, other: ProvenCommit) -> None:
         """Look whether two commits prove that the log has two histories.
 
         Raises:
@@ -123,7 +123,7 @@ class ConsistencyChecker:
         """
         raise OtherHistory(self._accused(evidence))
 
-    def check_contradiction(self, other: Commitment) -> None:
+    def check_contradiction(self, other: ProvenCommit) -> None:
         """Look whether a commit that does not fit to what is known proves that the log has two histories.
 
         Raises:
@@ -132,8 +132,8 @@ class ConsistencyChecker:
         for known in self._beside(other.proven.round.round):
             self.check_pair(known, other)
 
-    def _beside(self, round_: int) -> Iterable[Commitment]:
-        found = [self._commits.commitment(number) for number in (round_, round_ - 1, round_ + 1)]
+    def _beside(self, round_: int) -> Iterable[ProvenCommit]:
+        found = [self._commits.proven_commit(number) for number in (round_, round_ - 1, round_ + 1)]
         return [each for each in (*found, self._held) if each is not None]
 
     def _accused(self, evidence: Histories) -> str:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, Commitment
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, AskRound, ProvenCommit
 from manta_swarm.network.log_proofs import look_up_newest, proof_between
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
@@ -55,7 +55,7 @@ class SplitViewMonitor:
         self._refused = 0  # looks in a row at which the log refused a proof
         self.agreed = self._kept()  # the newest head up to which all that were seen are of one history
 
-    def _kept(self) -> Commitment | None:
+    def _kept(self) -> ProvenCommit | None:
         data = self._store.agreed(self._run).read()
         try:
             return None if data is None else self._log.open(data)
@@ -113,17 +113,17 @@ class SplitViewMonitor:
                 logger.info("no head to compare reason=%s", error)
         self._refused = self._refused + 1 if is_refused else 0
 
-    async def _own(self, newest: Commitment | None) -> list[Commitment]:
+    async def _own(self, newest: ProvenCommit | None) -> list[ProvenCommit]:
         return [] if newest is None else [newest]
 
-    async def _in_dht(self, _newest: Commitment | None) -> list[Commitment]:
+    async def _in_dht(self, _newest: ProvenCommit | None) -> list[ProvenCommit]:
         return await look_up_newest(self._node, self._run, self._log)
 
-    async def _of_a_neighbour(self, _newest: Commitment | None) -> list[Commitment]:
-        found = [(await self._log.next_update(key, 0, left_ms=None)).commitment for key in self._neighbours.some(1)]
+    async def _of_a_neighbour(self, _newest: ProvenCommit | None) -> list[ProvenCommit]:
+        found = [(await self._log.next_update(key, 0, left_ms=None)).proven_commit for key in self._neighbours.some(1)]
         return [each for each in found if each is not None]
 
-    async def _compare(self, other: Commitment) -> None:
+    async def _compare(self, other: ProvenCommit) -> None:
         """See whether a head is of the history of the one that agreed last; the newer one of the two is that from then on."""
         self._consistency_checker.check_contradiction(other)
         agreed = self.agreed
@@ -146,7 +146,7 @@ class SplitViewMonitor:
         if newer is other:
             self._agree(other)
 
-    async def _refuses(self, older: Commitment, newer: Commitment, error: Refused) -> None:
+    async def _refuses(self, older: ProvenCommit, newer: ProvenCommit, error: Refused) -> None:
         """The log says that it has no such heads, both of which its key has signed: show it the newer one, which stops an older copy.
 
         Raises:
@@ -162,7 +162,7 @@ class SplitViewMonitor:
             )
         raise error
 
-    async def _ask_for_proof(self, other: Commitment) -> None:
+    async def _ask_for_proof(self, other: ProvenCommit) -> None:
         """Ask neighbours for the commits of rounds that this peer knows too: where they hold another, that is a proof.
 
         Raises:
@@ -177,13 +177,13 @@ class SplitViewMonitor:
 
         await together(*(ask(key, round_) for key in self._neighbours.some(_ASKED) for round_ in rounds))
 
-    def _check_against(self, found: Commitment, other: Commitment) -> None:
+    def _check_against(self, found: ProvenCommit, other: ProvenCommit) -> None:
         self._consistency_checker.check_contradiction(found)
         for known in (other, self.agreed):
             if known is not None:
                 self._consistency_checker.check_pair(known, found)
 
-    def _agree(self, newest: Commitment) -> None:
+    def _agree(self, newest: ProvenCommit) -> None:
         self.agreed = newest
         try:
             self._store.agreed(self._run).write(pack(newest.receipt))
@@ -203,7 +203,7 @@ class SplitViewMonitor:
         await together(*(push(key) for key in self._neighbours.mixed(_ASKED)))
 
     async def _on_asked(self, _caller: PublicKey, request: bytes) -> bytes:
-        found = self._commits.commitment(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
+        found = self._commits.proven_commit(unpack(AskRound, request, max_bytes=_MAX_REQUEST_BYTES).round)
         if found is None:
             raise Unreachable("that commit is not known here")
         return pack(found.receipt)

@@ -309,9 +309,9 @@ class CatchingUp:
         if self._progress.leaving.is_set():
             return
         self._progress.lap.mark("fetch")
-        commitment = commits.commitment(target.round)
-        if mean is not None and commitment is not None and self._spot_checker.wants(commitment.proven.round):
-            self._checking.add(check := tasks.create_task(self._spot_checker.check(commitment.receipt, commitment.proven, mean)))
+        proven_commit = commits.proven_commit(target.round)
+        if mean is not None and proven_commit is not None and self._spot_checker.wants(proven_commit.proven.round):
+            self._checking.add(check := tasks.create_task(self._spot_checker.check(proven_commit.receipt, proven_commit.proven, mean)))
             check.add_done_callback(self._checking.discard)
         first = machine.held is None
         machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._progress.open_ms(self._context.manifest))

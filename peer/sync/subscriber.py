@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate
+from manta_swarm.network.log_client import AfterRound, FeedAnswer, FeedUpdate, ProvenCommit
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.context import Progress, RunContext
@@ -90,7 +90,7 @@ class CommitSubscriber:
         self._neighbours = neighbours
         self._consistency_checker = consistency_checker
         self._trains = trains
-        self._newest: Commitment | None = None
+        self._newest: ProvenCommit | None = None
         self._pushing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._fault: OtherHistory | None = None  # a neighbour's news prove it
@@ -106,7 +106,7 @@ class CommitSubscriber:
         return self._updates.popleft()
 
     @property
-    def newest(self) -> Commitment | None:
+    def newest(self) -> ProvenCommit | None:
         """The newest commit heard of."""
         return self._newest
 
@@ -183,7 +183,7 @@ class CommitSubscriber:
                     has_met, knows_time = False, False
                     continue
                 await self._pass_on(told)
-                is_news = told.commitment is not None and told.commitment.proven.round.round > asked
+                is_news = told.proven_commit is not None and told.proven_commit.proven.round.round > asked
                 if is_news or not knows_time:
                     pause_s, knows_time = timeouts.LOG_AGAIN_S[0], True
                     self._tell_away(False)
@@ -243,22 +243,22 @@ class CommitSubscriber:
         """
         if self._is_closed:
             raise Unreachable("this peer leaves")
-        commitment = told.commitment
-        round_ = 0 if commitment is None else commitment.proven.round.round
+        proven_commit = told.proven_commit
+        round_ = 0 if proven_commit is None else proven_commit.proven.round.round
         before = None if self._newest is None else self._newest.proven.round.round
         update = Update(told, is_far_ahead=not told.is_from_log and before is not None and round_ > before + 1)
         self._put(update)
         try:
             await update.taken
         except LedgerError:
-            if commitment is not None:
-                self._consistency_checker.check_contradiction(commitment)
+            if proven_commit is not None:
+                self._consistency_checker.check_contradiction(proven_commit)
             raise
-        if commitment is not None and (self._newest is None or round_ > self._newest.proven.round.round) and not self._is_closed:
-            self._newest = commitment
-            self._consistency_checker.remember(commitment)
+        if proven_commit is not None and (self._newest is None or round_ > self._newest.proven.round.round) and not self._is_closed:
+            self._newest = proven_commit
+            self._consistency_checker.remember(proven_commit)
             for key in self._neighbours.mixed(_PUSHES):
-                self._pushing.add(task := asyncio.create_task(self._push(key, pack(commitment.receipt))))
+                self._pushing.add(task := asyncio.create_task(self._push(key, pack(proven_commit.receipt))))
                 task.add_done_callback(self._pushing.discard)
 
     async def _push(self, key: PublicKey, receipt: bytes) -> None:

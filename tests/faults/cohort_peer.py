@@ -64,9 +64,9 @@ class CohortPeer:
         round_ = self._scene.ledger().round
         while True:
             told = await self.liar.log.next_update(self.liar.log.operator, round_, left_ms=1000)
-            if told.commitment is None:
+            if told.proven_commit is None:
                 continue
-            self.base = CommitRef.after(told.commitment.proven.round)
+            self.base = CommitRef.after(told.proven_commit.proven.round)
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self._steps = []

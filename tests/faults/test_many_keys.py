@@ -119,7 +119,7 @@ async def take_part(scene: Scene, identity: Identity) -> None:
             handed = await client.hand_in(header, groups)
         while told < handed.inclusion_promise.round:
             found = await client.next_update(client.operator, told, left_ms=ROUND_MS)
-            told = found.commitment.proven.round.round if found.commitment is not None else told
+            told = found.proven_commit.proven.round.round if found.proven_commit is not None else told
 
 
 async def hand_in_junk(scene: Scene, identity: Identity) -> None:

@@ -218,10 +218,10 @@ async def test_answers_that_mean_nothing_are_refused(line: Line) -> None:
 async def test_the_newest_commit_is_believed_with_the_own_contribution_of_its_round(line: Line) -> None:
     entry = line.log.commit()
     told = await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
-    assert told.commitment is not None
-    assert told.commitment.receipt == line.log.receipt()
-    assert told.commitment.proven.round == entry
-    assert told.commitment.proven.commit == line.log.ledger.last_commit
+    assert told.proven_commit is not None
+    assert told.proven_commit.receipt == line.log.receipt()
+    assert told.proven_commit.proven.round == entry
+    assert told.proven_commit.proven.commit == line.log.ledger.last_commit
     assert told.counted is not None
     assert told.counted.digest == next(one.contribution for one in line.log.ledger.table_at(1) or () if one.founder == OWN)
     assert told.counted.contribution.founder == OWN
@@ -238,7 +238,7 @@ async def test_who_is_not_in_the_table_gets_no_contribution(line: Line) -> None:
     line.log.loses = {digest for digest, (header, _) in line.log.handed.items() if header.contribution.open().founder == OWN}
     line.log.commit()
     told = await line.client.next_update(line.log.endpoint.key, 0, left_ms=None)
-    assert told.commitment is not None
+    assert told.proven_commit is not None
     assert told.counted is None
     assert await line.client.counted(1) is None
 
@@ -258,8 +258,8 @@ async def test_a_patient_caller_waits_for_the_commit_so_long_as_the_log_may_hold
     assert not asking.done()
     entry = line.log.commit()
     told = await asking
-    assert told.commitment is not None
-    assert told.commitment.proven.round == entry
+    assert told.proven_commit is not None
+    assert told.proven_commit.proven.round == entry
     assert waited == [timeouts.feed_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
 
 
@@ -272,8 +272,8 @@ async def test_what_a_neighbour_tells_is_proven_alike_and_not_taken_for_the_logs
 
     await neighbour.serve("commit-after", answer)
     told = await line.client.next_update(neighbour.key, 0, left_ms=None)
-    assert told.commitment is not None
-    assert (told.commitment.proven.round.round, told.is_from_log) == (1, False)
+    assert told.proven_commit is not None
+    assert (told.proven_commit.proven.round.round, told.is_from_log) == (1, False)
 
 
 def forged_entry(line: Line) -> Receipt:

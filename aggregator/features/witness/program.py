@@ -26,7 +26,7 @@ from manta_swarm.aggregator.features.witness.http import serving
 from manta_swarm.aggregator.features.witness.rule import PROOFS, Rule
 from manta_swarm.aggregator.log.storage import MANIFEST
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, Commitment, LogClient, fetch_manifest
+from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, LogClient, ProvenCommit, fetch_manifest
 from manta_swarm.network.log_proofs import ask_consistency, ask_entries, bring_cosignature, departure_from, proof_between
 from manta_swarm.network.node import Node, parse_address
 from manta_swarm.network.rpc import OwnNode
@@ -99,13 +99,13 @@ class Witness:
         asked = 0 if self._newest is None else self._newest.proven.round.round
         told = await self._log.next_update(self._log.operator, asked, left_ms=self._left_ms, takes_part=False)
         self._left_ms = told.left_ms
-        newest = told.commitment
+        newest = told.proven_commit
         if newest is None or (self._newest is not None and newest.proven.round.round <= asked):
             return False
         await self.take(newest)
         return True
 
-    async def take(self, newest: Commitment) -> None:
+    async def take(self, newest: ProvenCommit) -> None:
         """Cosign the head of a commit if it goes on from the last one, and bring the log the cosignature.
 
         Raises:
@@ -143,7 +143,7 @@ class Witness:
         if found is not None:
             self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, shown.tree_head, shown.consistency))
 
-    def _check_contradiction(self, newest: Commitment) -> None:
+    def _check_contradiction(self, newest: ProvenCommit) -> None:
         if self._newest is not None and contradict(self._newest.proven, newest.proven):
             self._accuse(Histories.of_rounds(self._rule.signed, self._newest.receipt, newest.receipt))
 
@@ -170,7 +170,7 @@ class Witness:
             self._fault = what
             self._console.say(what)
 
-    def _kept(self) -> Commitment | None:
+    def _kept(self) -> ProvenCommit | None:
         data = self._newest_file.read()
         try:
             return None if data is None else self._log.open(data)

@@ -41,10 +41,10 @@ async def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_to
     assert (log.ledger.round, waiting.done()) == (0, False)
     log.pass_time(1)
     told = await waiting
-    assert told.commitment is not None
+    assert told.proven_commit is not None
     assert told.counted is not None
     assert (told.counted.digest, told.left_ms) == (contributions[0].digest, log.ledger.open_ms)
-    entry = told.commitment.proven.round
+    entry = told.proven_commit.proven.round
     assert entry == log.ledger.newest
     weighed = await client.weighed(entry, client.operator)
     assert [one.body for one in weighed] == [one.header.contribution.open().body for one in contributions]
@@ -72,7 +72,7 @@ async def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_take
         for _ in range(2):
             await asyncio.wait_for(log.working, 60)  # it ended by itself
             client = log.client(A)
-            assert (await client.next_update(client.operator, 2, left_ms=OPEN_MS)).commitment is None
+            assert (await client.next_update(client.operator, 2, left_ms=OPEN_MS)).proven_commit is None
             assert (await log.hand_in(last)).status is HandIn.LISTED
             with pytest.raises(Refused, match="finished"):
                 await log.hand_in(late)

@@ -123,19 +123,19 @@ async def test_who_does_not_wait_is_told_at_once_where_the_run_stands(scene: Sce
     client = scene.client(PEERS[0])
     with takes(0):
         told = await client.next_update(client.operator, 0, left_ms=None)
-        assert (told.commitment, told.counted, told.left_ms, told.is_from_log) == (None, None, OPEN_MS, True)
+        assert (told.proven_commit, told.counted, told.left_ms, told.is_from_log) == (None, None, OPEN_MS, True)
     scene.commit()
     scene.commit()
     await asyncio.sleep(1)
     with takes(0):
         told = await client.next_update(client.operator, 0, left_ms=None)
-        assert told.commitment is not None
-        assert told.commitment.proven.round.round == 2
-        assert told.commitment.proven.commit == scene.log.ledger.last_commit
+        assert told.proven_commit is not None
+        assert told.proven_commit.proven.round.round == 2
+        assert told.proven_commit.proven.commit == scene.log.ledger.last_commit
         assert told.left_ms == OPEN_MS - 1_000
         assert told.counted is not None
         assert told.counted.contribution.founder == PEERS[0].public_key
-        assert (await client.next_update(client.operator, 2, left_ms=None)).commitment is None
+        assert (await client.next_update(client.operator, 2, left_ms=None)).proven_commit is None
 
 
 async def test_who_waits_is_told_at_the_commit_and_who_is_behind_at_once(scene: Scene) -> None:
@@ -143,10 +143,10 @@ async def test_who_waits_is_told_at_the_commit_and_who_is_behind_at_once(scene: 
     at(3, scene.commit)
     with takes(3):
         told = await client.next_update(client.operator, 0, left_ms=OPEN_MS)
-    assert told.commitment is not None
+    assert told.proven_commit is not None
     assert told.left_ms == OPEN_MS  # of the next round, which is open by then
     with takes(0):
-        assert (await client.next_update(client.operator, 0, left_ms=OPEN_MS)).commitment == told.commitment
+        assert (await client.next_update(client.operator, 0, left_ms=OPEN_MS)).proven_commit == told.proven_commit
 
 
 async def test_nobody_waits_longer_than_a_round_may_take(scene: Scene) -> None:
@@ -212,8 +212,8 @@ async def test_a_round_is_told_once_the_next_one_is_open(scene: Scene) -> None:
     await asyncio.sleep(OPEN_MS / 1000)
     grow(scene.log, 1)
     client = scene.client(PEERS[1])
-    assert (await client.next_update(client.operator, 1, left_ms=None)).commitment is None
-    told = (await client.next_update(client.operator, 0, left_ms=None)).commitment
+    assert (await client.next_update(client.operator, 1, left_ms=None)).proven_commit is None
+    told = (await client.next_update(client.operator, 0, left_ms=None)).proven_commit
     assert told is not None
     assert told.proven.round.round == 1
     with pytest.raises(Refused, match="not made yet"):

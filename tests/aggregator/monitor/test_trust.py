@@ -78,7 +78,7 @@ def test_the_view_folds_a_log_as_its_ledger_does_and_what_it_added_up_is_kept(
     sight, again = looked(made.directory).sight, looked(made.directory).sight
     assert {alarm.wrong.kind for alarm in sight.alarms.on} <= {"silent"}
     ours, theirs = sight.view.reputation, made.ledger.reputation
-    assert (ours.paid, ours.unpaid, ours.audits, ours.good) == (theirs.paid, theirs.unpaid, theirs.audits, theirs.good)
+    assert (ours.paid, ours.pending, ours.audits, ours.good) == (theirs.paid, theirs.pending, theirs.audits, theirs.good)
     assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
     assert (sight.view.is_settled, sight.view.settlement) == (made.ledger.settled, made.ledger.settlement)
     assert sight.size == again.num_read == made.log.head.size

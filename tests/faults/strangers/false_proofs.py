@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from manta_swarm.network.log_client import Commitment, LogClient, fetch_manifest
+from manta_swarm.network.log_client import LogClient, ProvenCommit, fetch_manifest
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node, parse_address
 from manta_swarm.network.rpc import Refused
@@ -37,9 +37,9 @@ def false_proofs(signed: SignedManifest, older: Receipt, newer: Receipt) -> list
 
 async def two_commits(log: LogClient) -> tuple[Receipt, Receipt]:
     """Wait for two commits of a log; return their receipts, the older one first."""
-    older: Commitment | None = None
+    older: ProvenCommit | None = None
     while True:
-        newest = (await log.next_update(log.operator, 0, left_ms=None)).commitment
+        newest = (await log.next_update(log.operator, 0, left_ms=None)).proven_commit
         if older is not None and newest is not None and newest.proven.tree_head.size > older.proven.tree_head.size:
             return older.receipt, newest.receipt
         older = older or newest

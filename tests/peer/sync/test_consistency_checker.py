@@ -128,7 +128,7 @@ async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> No
     context = context_of(network.endpoint(PEERS[0].public_key), PEERS[0], log.signed, live_status, log=client, clock=clock)
     checker = ConsistencyChecker(context, progress_in(context))
     assert await checker.compare()  # it knows nothing yet
-    checker.remember((await client.next_update(client.operator, 0, left_ms=None)).commitment)  # type: ignore[arg-type]
+    checker.remember((await client.next_update(client.operator, 0, left_ms=None)).proven_commit)  # type: ignore[arg-type]
     assert await checker.compare()
     await MemoryLog(network).start()
     assert not await checker.compare()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.log_client import AfterRound, Commitment, FeedAnswer, FeedUpdate, LogClient
+from manta_swarm.network.log_client import AfterRound, FeedAnswer, FeedUpdate, LogClient, ProvenCommit
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
@@ -30,7 +30,7 @@ def told(round_: int, left_ms: int = 1000) -> FeedUpdate:
     """Return the log's news of a round's commit."""
     entry = Round(DIGEST, round_, DIGEST, 0, 1, DIGEST, DIGEST, DIGEST, (), 0, 1)
     receipt = Receipt(b"entry %d" % round_, 0, (), "")
-    return FeedUpdate(Commitment(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
+    return FeedUpdate(ProvenCommit(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
 
 
 def nothing(left_ms: int = 1000) -> FeedUpdate:
@@ -94,8 +94,8 @@ class Script:
 
     def take(self, told: FeedUpdate) -> None:
         self.taken.append(told)
-        if told.commitment is not None:
-            self.round = max(self.round, told.commitment.proven.round.round)
+        if told.proven_commit is not None:
+            self.round = max(self.round, told.proven_commit.proven.round.round)
 
     # As the log's client.
 
@@ -143,11 +143,11 @@ class Script:
     def check_timeout(self) -> None:
         pass
 
-    def check_contradiction(self, commitment: Commitment) -> None:
+    def check_contradiction(self, proven_commit: ProvenCommit) -> None:
         pass
 
-    def remember(self, commitment: Commitment) -> None:
-        self.remembered.append(commitment.proven.round.round)
+    def remember(self, proven_commit: ProvenCommit) -> None:
+        self.remembered.append(proven_commit.proven.round.round)
 
     # As the neighbours.
 
@@ -184,7 +184,7 @@ def hear(script: Script, how: Callable[[CommitSubscriber], Awaitable[None]] = la
 
 
 def rounds(script: Script) -> list[int]:
-    return [one.commitment.proven.round.round for one in script.taken if one.commitment is not None]
+    return [one.proven_commit.proven.round.round for one in script.taken if one.proven_commit is not None]
 
 
 def test_commits_are_told_as_they_come_and_the_next_one_is_waited_for_at_once() -> None:
@@ -206,8 +206,8 @@ def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
             await self.made._on_pushed(OTHERS[0], b"")
             return answer
 
-        def open(self, _data: bytes) -> Commitment:
-            found = told(self.round + 1).commitment
+        def open(self, _data: bytes) -> ProvenCommit:
+            found = told(self.round + 1).proven_commit
             assert found is not None
             return found
 
@@ -245,7 +245,7 @@ def test_news_that_prove_nothing_are_passed_by_and_the_log_is_not_away(caplog: p
 
 def test_a_commit_that_is_news_is_passed_on_to_two_neighbours_once() -> None:
     script = hear(Script([told(1), told(1), told(2)], neighbours={OTHERS[0]: None, OTHERS[1]: AWAY, OTHERS[2]: None}))
-    receipts = [pack(one.commitment.receipt) for one in (told(1), told(2)) if one.commitment is not None]
+    receipts = [pack(one.proven_commit.receipt) for one in (told(1), told(2)) if one.proven_commit is not None]
     assert script.pushed == [(key, receipt) for receipt in receipts for key in OTHERS[:2]]
     assert script.forgotten == [OTHERS[1], OTHERS[1]]
 
@@ -307,14 +307,14 @@ async def two_peers() -> AsyncIterator[tuple[MemoryLog, CommitSubscriber, LogCli
 async def test_who_asks_is_told_the_newest_commit_with_its_proof() -> None:
     async with two_peers() as (log, subscriber, other):
         key = PublicKey(PEERS[0].public_key)
-        assert (await other.next_update(key, 0, left_ms=None)).commitment is None
+        assert (await other.next_update(key, 0, left_ms=None)).proven_commit is None
         log.give(PEERS[2])
         entry = log.commit()
         await subscriber.first_look()
         answer = await other.next_update(key, 0, left_ms=None)
-        assert answer.commitment is not None
-        assert (answer.commitment.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
-        assert (await other.next_update(key, 1, left_ms=None)).commitment is None
+        assert answer.proven_commit is not None
+        assert (answer.proven_commit.proven.round, answer.counted, answer.left_ms, answer.is_from_log) == (entry, None, 0, False)
+        assert (await other.next_update(key, 1, left_ms=None)).proven_commit is None
         assert unpack(FeedAnswer, await subscriber._on_asked(key, pack(AfterRound(5, 1))), max_bytes=100) == FeedAnswer((), (), 0)
 
 
@@ -367,15 +367,15 @@ def test_at_its_start_a_peer_takes_nothing_from_a_log_that_lacks_what_it_signed(
 def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
     class Forked(Script):
         def take(self, told: FeedUpdate) -> None:
-            if told.commitment is not None and not told.is_from_log:
+            if told.proven_commit is not None and not told.is_from_log:
                 raise LedgerError("two commits of round 1")
             super().take(told)
 
-        def check_contradiction(self, commitment: Commitment) -> None:
+        def check_contradiction(self, proven_commit: ProvenCommit) -> None:
             raise OtherHistory("two histories")
 
-        def open(self, _data: bytes) -> Commitment:
-            found = told(1).commitment
+        def open(self, _data: bytes) -> ProvenCommit:
+            found = told(1).proven_commit
             assert found is not None
             return found
 
