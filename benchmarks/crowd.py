@@ -67,7 +67,7 @@ def manifest_of(num_peers: int, rounds: int, aim_s: float, ratio: float, first_o
         reward_pool=1_000,
         costs=(),
         operators=(OPERATOR.public_key,),
-        cohorts="consent",
+        cohorts="token",
     )
 
 

@@ -174,7 +174,7 @@ def manifest_of(operator: PublicKey) -> Manifest:
         reward_pool=1,
         costs=(),
         operators=(operator,),
-        cohorts="consent",
+        cohorts="token",
     )
 
 

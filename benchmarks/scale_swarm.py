@@ -313,7 +313,7 @@ def run_config(
     local_steps: int,
     codec: str,
     dataset: str = "digits",
-    cohorts: Literal["consent", "affinity"] = "consent",
+    cohorts: Literal["token", "affinity"] = "token",
 ) -> RunConfig:
     """Return the run file of a run in which each peer has about so many microbatches, of so many seconds, in each round."""
     usual = RunConfig.usual("classification")

@@ -7,8 +7,8 @@ trained; those of the large one are pauses of ``--microbatch-ms``, for eight of 
 
 A site is one computer with four processes: its peers pass each other their vectors through memory, not over a network.
 With ``--cohorts
-affinity`` or ``consent`` nobody has a label, and each peer is of somebody else, on a machine with an id of its own: where affinity decides
-those of a site find each other by their local network, where consent does all stay alone.
+affinity`` or ``token`` nobody has a label, and each peer is of somebody else, on a machine with an id of its own: where affinity decides
+those of a site find each other by their local network, where a token does all stay alone.
 
 Run it from the repository, as root: ``.venv/bin/python benchmarks/wan.py --help``.
 """

@@ -18,7 +18,7 @@ from wan_network import SITES, Carried, Network
 
 PORT = 31000
 WARM_UP_ROUNDS = 3  # at each speed: the length of a round settles
-COHORTS = ("labels", "affinity", "consent")  # a label and a token for each site, or neither, and each peer of somebody else
+COHORTS = ("labels", "affinity", "token")  # a label and a token for each site, or neither, and each peer of somebody else
 SETTLED_S = 240.0  # until those of a site have found each other
 ENDLESS = 100_000  # rounds: nobody waits for the last one
 
@@ -125,7 +125,7 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
         supernet=vector.supernet,
         local_steps=setting.local_steps,
         codec=setting.codec,
-        cohorts="affinity" if setting.cohorts == "affinity" else "consent",
+        cohorts="affinity" if setting.cohorts == "affinity" else "token",
     )
     server = network.server
     aggregator = Place(directory / "aggregator", listen=f"/ip4/{server.address}/tcp/{PORT}", namespace=server.namespace)

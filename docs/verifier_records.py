@@ -213,7 +213,7 @@ MANIFEST = {
     "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND,
     "microbatch_samples": between(1, 65_536),
     "optimizer": OPTIMIZER, "initial_state": DIGEST, "exchange": EXCHANGE, "reward_pool": between(1, 2**48),
-    "costs": ([r"(?s).{1,40}", between(0, 2**62 - 1)], 0, 4096), "operators": (key, 1, 7), "cohorts": "consent|affinity",
+    "costs": ([r"(?s).{1,40}", between(0, 2**62 - 1)], 0, 4096), "operators": (key, 1, 7), "cohorts": "token|affinity",
     "data": "shared|private", "private": (PRIVATE_DATA, 0, 1), "recipe": RECIPE, "shards": (SHARDS, 0, 1), "audits": (AUDIT_RULES, 0, 1),
     "admission": ADMISSION_RULE, "quorum": between(1, 7),
 }  # fmt: skip
@@ -320,7 +320,7 @@ def open_manifest(data: bytes) -> tuple[bytes, SimpleNamespace]:
         "a gene that is priced twice": len(dict(m.costs)) == len(m.costs),
         "operators or quorum": len(set(m.operators)) == len(m.operators) and len(m.operators) // 2 < m.quorum <= len(m.operators),
         "private data": len(m.private) == private and not (private and (m.task == "stereo" or m.audits or m.shards)),
-        "cohorts": not private or m.cohorts == "consent",
+        "cohorts": not private or m.cohorts == "token",
         "classes": all(
             len({name.casefold() for name in p.classes}) == len(p.classes)
             and all(name.isprintable() and name == name.strip() and is_normalized("NFC", name) for name in p.classes)

@@ -33,7 +33,7 @@ MAX_OPERATORS = 7
 TASKS = ("classification", "stereo")
 ALGORITHMS = ("data-parallel", "model-parallel")
 SCHEDULES = ("sandwich", "shrinking")
-COHORTS = ("consent", "affinity")
+COHORTS = ("token", "affinity")
 
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
 
@@ -131,9 +131,7 @@ class Manifest:
     reward_pool: int  # credit units shared out each round
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one signs the manifest
-    cohorts: (
-        str  # one of COHORTS: who may be a cohort peer of a peer without a label, those who share its token, or whoever of the run is near
-    )
+    cohorts: str  # one of COHORTS: who shares a token is a cohort; or also who is near, if it has neither token nor label
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
     recipe: Recipe = USUAL  # how microbatches are augmented, and what decays
@@ -149,7 +147,7 @@ class Manifest:
             require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
         check_digest(self.data_digest, "data_digest")
         check_digest(self.initial_state, "initial_state")
-        require(self.cohorts == "consent" or not self.is_private, "with private data cohorts come of consent")
+        require(self.cohorts == "token" or not self.is_private, "with private data cohorts share a token")
         require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
         require(1 <= self.num_rounds <= MAX_ROUND, f"num_rounds is 1 to {MAX_ROUND}")
         require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")

@@ -62,6 +62,6 @@ def manifest_of(operator: Identity, **changes: Any) -> Manifest:
         reward_pool=1_000,
         costs=(("r32", 10), ("k3", 5)),
         operators=(operator.public_key,),
-        cohorts="consent",
+        cohorts="token",
     )
     return replace(manifest, **changes)

@@ -192,7 +192,7 @@ def _run_config(options: Options, task: str, dataset: str, supernet: str, root: 
     values = RunConfig.of(settings).model_dump()
     name = f"{dataset}-{options.algorithm}"[:_MAX_NAME]
     values["run"] |= {"name": name, "algorithm": options.algorithm, "schedule": options.schedule, "seed": options.seed}
-    values["run"]["cohorts"] = "consent" if options.private is not None else "affinity"  # of who joins beside: its own peers have labels
+    values["run"]["cohorts"] = "token" if options.private is not None else "affinity"  # of who joins beside: its own peers have labels
     if options.rounds is not None:
         values["run"]["rounds"] = options.rounds
     if options.private is not None:

@@ -51,9 +51,9 @@ class RunSection(Section):
         default="sandwich",
         description="sandwich: all sizes at once; shrinking (experimental): the full network first, then smaller ones join",
     )
-    cohorts: Literal["consent", "affinity"] = Field(
-        default="consent",
-        description="consent: peers that share a token average before handing in; affinity: so do peers that are near, for people "
+    cohorts: Literal["token", "affinity"] = Field(
+        default="token",
+        description="token: peers that share a token average before handing in; affinity: so do peers that are near, for people "
         "who know each other",
     )
     data: Literal["shared", "private"] = Field(

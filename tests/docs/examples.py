@@ -90,7 +90,7 @@ MANIFEST = Manifest(
     reward_pool=1000,
     costs=(("r32", 10), ("k3", 5)),
     operators=(KEY.public_key,),
-    cohorts="consent",
+    cohorts="token",
 )
 SIGNED_MANIFEST = SignedManifest.sign(MANIFEST, KEY)
 RUN = SIGNED_MANIFEST.run

@@ -26,7 +26,7 @@ TEXTS = [
     *("", "a", "A", "-a", "a.b", "x" * 40, "x" * 41, "x" * 64, "x" * 65, "é", "cat\u0301", " cat", "cat ", "Cat", ".cat", "c/at", "a\nb"),
     *("0", "1", "00", "0.0", "1.0", ".5", "1e5", "0.999999999999", "0.9999999999999", "999999999", "1000000000"),
     *("int8", "topk-1-2", "topk-2048-8", "topk-2049-2", "topk-256-9", "topk-0-4", "topk-01-4", "adamw", "sgd", "matrices", "all"),
-    *("open", "list", "invitation", "private", "shared", "consent", "affinity", "stereo", "shrinking", "model-parallel"),
+    *("open", "list", "invitation", "private", "shared", "token", "affinity", "stereo", "shrinking", "model-parallel"),
     *("guest", "member", "proven", "peer", "here.size-1", "there"),
 ]
 VALUES: list[Any] = [*NUMBERS, *BYTES, *TEXTS, (), ((),), (1,)]

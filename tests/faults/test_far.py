@@ -1,7 +1,7 @@
 """Two sites of two peers each, 1 ms there and back inside a site and 40 ms between them, in network namespaces (Linux, root, /dev/net/tun).
 
 No two peers share a host or a local network, and nobody has a label: only the time that calls take says who is near. With affinity those of
-a site are a cohort, with consent nobody is in one.
+a site are a cohort, where a token decides nobody is in one.
 """
 
 import re
@@ -39,7 +39,7 @@ def make_network(tmp_path: Path) -> MakeNetwork:
 class Apart(Scene):
     """Programs on hosts of their own, each of another person."""
 
-    def __init__(self, directory: Path, config: RunConfig, cohorts: Literal["affinity", "consent"], network: FarNetwork) -> None:
+    def __init__(self, directory: Path, config: RunConfig, cohorts: Literal["affinity", "token"], network: FarNetwork) -> None:
         config = config.model_copy(update={"run": config.run.model_copy(update={"cohorts": cohorts})})
         super().__init__(directory, config)
         self._network = network
@@ -102,18 +102,18 @@ def test_with_affinity_those_of_a_site_find_each_other_by_the_time_that_calls_ta
         scene.assert_all_agree(*SITES, lost=dict.fromkeys(SITES, ENDLESS))  # four peers on a busy computer: a microbatch may be too late
 
 
-def test_with_consent_nobody_is_grouped_though_it_is_known_who_is_near(tmp_path: Path, make_network: MakeNetwork) -> None:
+def test_with_a_token_nobody_is_grouped_though_it_is_known_who_is_near(tmp_path: Path, make_network: MakeNetwork) -> None:
     config = quick_run(target_batch=512, weight_cap=128, first_open_s=3.0, min_open_s=3.0)
-    with make_network(INSIDE_MS) as network, Apart(tmp_path, config, "consent", network) as scene:
+    with make_network(INSIDE_MS) as network, Apart(tmp_path, config, "token", network) as scene:
         scene.start_all()
         scene.wait_until(lambda: set(scene.told("members").values()) == {len(SITES)}, "all know all")
         scene.wait_until(lambda: all(scene.told("near").values()), "each knows who is near")
-        print(f"consent: near {scene.told('near')}")
+        print(f"token: near {scene.told('near')}")
         assert all(re.fullmatch(r"at most \d+(\.\d)? ms from 1 other", str(near)) for near in scene.told("near").values())
         scene.rounds_go_on(1)
         sent = scene.sent()
         scene.rounds_go_on(ROUNDS)
-        scene.show_sent("consent", sent)
+        scene.show_sent("token", sent)
         assert set(scene.told("cohort_peers").values()) == {0}
         assert not any(scene.rounds_together(scene.key(name), scene.key(cohort_peer)) for name, cohort_peer in COHORT_PEERS)
         scene.end(*SITES)

@@ -1,4 +1,4 @@
-"""Peers without labels, of different people on one host: a cohort where the manifest says affinity, alone where it says consent.
+"""Peers without labels, of different people on one host: a cohort where the manifest says affinity, alone where it says token.
 
 Payout receipts prove what each of them earned.
 """
@@ -41,8 +41,8 @@ def together(programs: Programs) -> int:
     return len(re.findall(r"round committed .*peers=2 contributions=1 ", (programs.directory / "aggregator.log").read_text()))
 
 
-@pytest.mark.parametrize("cohorts", ["affinity", "consent"])
-def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Path, cohorts: Literal["affinity", "consent"]) -> None:
+@pytest.mark.parametrize("cohorts", ["affinity", "token"])
+def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Path, cohorts: Literal["affinity", "token"]) -> None:
     names = NAMES[:2] if cohorts == "affinity" else NAMES
     exchange = ExchangeSection(codec="int8", first_min_exponent=first_min_exponent("int8"))  # the bodies of two others are less than a mean
     settings = {"run": RunSection(name="test", rounds=1000, cohorts=cohorts), "exchange": exchange}

@@ -231,7 +231,7 @@ ON_DIGITS = {name: values for name, values in CHANGED.items() if name not in ("d
 NEAR = RunConfig.model_validate(
     {**ON_DIGITS, "run": {**ON_DIGITS["run"], "data": "shared"}}
 )  # private data and affinity exclude each other
-PRIVATE = RunConfig.model_validate({**ON_DIGITS, "run": {**ON_DIGITS["run"], "cohorts": "consent"}})
+PRIVATE = RunConfig.model_validate({**ON_DIGITS, "run": {**ON_DIGITS["run"], "cohorts": "token"}})
 
 
 @pytest.mark.parametrize("config", [RunConfig(), NEAR, PRIVATE], ids=["defaults", "near", "private"])

@@ -148,7 +148,7 @@ async def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Ch
     assert crowd.companies[3].suggestion() == ""
 
 
-async def test_a_lone_peer_of_consent_says_why() -> None:
+async def test_a_lone_peer_of_a_token_says_why() -> None:
     crowd = await answering(Crowd([Choice.HOST, OPEN]))
     await crowd.look()
     assert crowd.companies[0].why(()).startswith("alone: no other peer of this user on this host")
