@@ -50,7 +50,7 @@ class Quality(_Part):
 
     @classmethod
     def of(cls, report: "QualityReport") -> "Quality":
-        """Return an evaluation's."""
+        """Return the quality that an evaluation found."""
         random = tuple(report["random"])
         return cls(
             metric=report["metric"], largest=report["largest"], smallest=report["smallest"], random=random, baseline=report["baseline"]

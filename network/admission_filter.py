@@ -55,7 +55,7 @@ class Carried:
 
 
 class Roll(Protocol):
-    """Who is in without any admission proof, as a copy of the log or the manifest says it. ``protocol.admitted.Admitted`` is one."""
+    """Knows who is in without any admission proof, as a copy of the log or the manifest says it. ``protocol.admitted.Admitted`` is one."""
 
     @property
     def out(self) -> Container[bytes]:
@@ -76,7 +76,7 @@ class Keeper(Protocol):
 
 
 class Known:
-    """Who may take part, as far as this node knows."""
+    """Knows who may take part, as far as this node can."""
 
     def __init__(self, manifest: Manifest, run: bytes, roll: Roll) -> None:
         """Know nobody's admission proof yet."""

@@ -1,4 +1,4 @@
-"""How good architectures of a state are, asked of a run's members: shared out among them, some of it asked twice, liars left out.
+"""Asks a run's members how good architectures of a state are: shares the work out, asks some of it twice, and leaves liars out.
 
 A member's first answers are compared with another member's, and later ones at random, which it cannot foresee. Two that contradict each
 other are settled by a third: whoever is alone then has lied, or computes wrongly, is named, and is not asked again; what only it answered
@@ -79,7 +79,7 @@ class _Task:
 
     @property
     def shapes(self) -> set[Shape]:
-        """Of the samples that those who answered measured on; see ``Result.shape``."""
+        """The shapes of the samples that those who answered measured on; see ``Result.shape``."""
         return {results[0].shape for results, _ in self.answers.values()}
 
 

@@ -156,7 +156,7 @@ class Arriving(Protocol):
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
-        """Of all pieces."""
+        """The hashes of all pieces."""
 
     @property
     def missing(self) -> list[int]:

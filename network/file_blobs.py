@@ -30,7 +30,7 @@ class FileName:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the pieces."""
+        """The sizes of the pieces."""
         return sizes_of(self.size_bytes, self.piece_bytes)
 
     @property

@@ -247,7 +247,7 @@ class GossipState:
 
     @property
     def links(self) -> dict[PublicKey, bool]:
-        """Whom this node tells, and whether they are near."""
+        """The nodes that this one tells, and whether they are near."""
         return {key: link.is_near for key, link in self._links.items()}
 
     @property

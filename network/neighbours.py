@@ -59,7 +59,7 @@ class Proven(Protocol):
     """Knows who has proven to be of the own cohort."""
 
     def cohort_peers(self) -> Container[PublicKey]:
-        """Return them."""
+        """Return the keys that have proven it."""
         ...
 
 
@@ -221,7 +221,7 @@ class Neighbours:
         return [key for key in self.members() if self._known[key].is_cohort_peer]
 
     def some(self, count: int) -> list[PublicKey]:
-        """Return at most so many random ones of them."""
+        """Return at most so many members, drawn at random."""
         return self._drawn(self.members(), count)
 
     def mixed(self, count: int) -> list[PublicKey]:

@@ -29,7 +29,7 @@ class Sources:
     def __init__(
         self, keys: Iterable[PublicKey] = (), *, spare: Iterable[PublicKey] = (), timeout_s: float = 0.0, may_grow: bool = False
     ) -> None:
-        """Know these.
+        """Know these sources.
 
         Args:
             spare: further ones, that are spare.

@@ -80,7 +80,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Of the log with it."""
+        """The size of the log with the batch."""
         return self.first + len(self.entries)
 
 
@@ -322,7 +322,7 @@ class Voting:
 
     @property
     def voters(self) -> frozenset[bytes]:
-        """Who has voted."""
+        """The operators that have voted."""
         return frozenset(self._votes)
 
     @property

@@ -33,7 +33,7 @@ class Cosignature:
 
     @property
     def line(self) -> str:
-        """It as a signature line of a note, with its end."""
+        """The cosignature as a signature line of a note, with its end."""
         name = witness_name(self.key)
         return signature_line(name, key_id(name, self.key, COSIGNATURE) + self.time_s.to_bytes(_TIME_BYTES, "big") + self.signature)
 

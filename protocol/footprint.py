@@ -44,7 +44,7 @@ class Sizes:
 
     @property
     def vector(self) -> int:
-        """Of a float32 for each weight: a mean, a residual, what audits ask for."""
+        """The bytes of a float32 for each weight: a mean, a residual, what audits ask for."""
         return VALUE_BYTES * self.num_weights
 
 
@@ -84,7 +84,7 @@ class PeerDisk:
 
     @property
     def usual(self) -> int:
-        """Of all but the payout receipts, once the run has gone on for as many rounds as audits may ask about."""
+        """The bytes of all but the payout receipts, once the run has gone on for as many rounds as audits may ask about."""
         return self.vectors + self.residuals + self.signed + self.data
 
 

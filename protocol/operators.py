@@ -206,7 +206,7 @@ class Newcomer:
 
     @property
     def keys(self) -> frozenset[bytes]:
-        """Who was heard."""
+        """The operators that were heard."""
         return frozenset(each.key for each in self.heard)
 
     @property

@@ -186,7 +186,7 @@ class Contribution:
 
     @property
     def in_body(self) -> tuple[bytes, ...]:
-        """Those of the claims that are in the body."""
+        """The claims that are in the body."""
         return tuple(claim for place, claim in enumerate(self.claims) if self.included >> place & 1)
 
 

@@ -173,7 +173,7 @@ class RoundMachine:
 
     @property
     def is_overdue(self) -> bool:
-        """Is there work from before the newest commit, or a microbatch on its way? It is signed once it is whole and no other waits."""
+        """Whether there is work from before the newest commit, or a microbatch of it on its way."""
         return self._begun_at < self.newest.round and (self._samples > 0 or self._under_way > 0)
 
     @property
@@ -183,12 +183,12 @@ class RoundMachine:
 
     @property
     def inclusion_promise(self) -> InclusionPromise | None:
-        """Its inclusion promise."""
+        """The inclusion promise of the signed contribution."""
         return self._inclusion_promise
 
     @property
     def may_work_ahead(self) -> bool:
-        """promised with a contribution on an older base: work on the newest one may begin, if it will not be done this round anyway."""
+        """Whether work on the newest base may begin while a contribution on an older base has a promise and waits for its commit."""
         is_aged = self._signed is not None and self._signed.opened.round < self.round
         return self.stage is PeerStage.PROMISED and is_aged and not self.is_overdue
 

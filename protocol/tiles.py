@@ -50,7 +50,7 @@ class Tile:
 
     @property
     def path(self) -> str:
-        """Its name among a log's files: ``tile/0/x001/234.p/5``."""
+        """The tile's name among a log's files: ``tile/0/x001/234.p/5``."""
         digits = f"{self.index:03d}"
         digits = digits.zfill(-(-len(digits) // 3) * 3)
         groups = [digits[start : start + 3] for start in range(0, len(digits), 3)]

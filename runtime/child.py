@@ -184,7 +184,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The child's process id."""
         return self.process.pid
 
     @property
@@ -201,7 +201,7 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """How it has ended, as a sentence says it."""
+        """How the child has ended, as a sentence says it."""
         return f"was ended by {self.how}" if (self.returncode or 0) < 0 else f"ended with {self.how}"
 
     @property
@@ -372,7 +372,7 @@ class Hurry(Protocol):
     """Says whether to wait for nothing any more; a ``threading.Event`` is one."""
 
     def is_set(self) -> bool:
-        """Return whether it is so."""
+        """Return whether to wait for nothing."""
 
 
 AT_ONCE.set()

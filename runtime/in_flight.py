@@ -42,11 +42,11 @@ class Held(Protocol):
 
     @property
     def key(self) -> bytes | str:
-        """Whose it is."""
+        """The key, or the address, of whom the place was given to."""
 
     @property
     def address(self) -> str:
-        """What it is counted by beside its key; empty: nothing, or it is not known yet."""
+        """The address that it is counted by beside its key; empty: none, or it is not known yet."""
 
     @property
     def ahead_s(self) -> float:

@@ -1,4 +1,4 @@
-"""How an operator's entries come to be decided, and what has to be safe before anything is acknowledged: alone, on its own disk.
+"""Decides what comes next in the log, and keeps what is acknowledged: with one operator, when its own disk has it.
 
 With several operators it takes a quorum of them (``aggregator.features.operators.leader``).
 """
@@ -80,7 +80,7 @@ class LoneDecider:
         await self._disk.do(self._bodies.append, contributions)
 
     async def keep_verdicts(self, verdicts: Sequence[Signed[Verdict]]) -> None:
-        """Nobody else has to have them."""
+        """Return at once: nobody else has to have the verdicts."""
 
     async def waiting_verdicts(self) -> Sequence[Signed[Verdict]]:
         """There are no others."""

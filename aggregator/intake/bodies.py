@@ -138,7 +138,7 @@ class Upload:
 
     @property
     def founder(self) -> bytes:
-        """Whose contribution it is."""
+        """The founder whose contribution it is."""
         return self.listed.founder
 
 

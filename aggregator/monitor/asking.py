@@ -13,7 +13,7 @@ class NotAnswered(Exception):
     """A request that gets no answer but a reason."""
 
     def __init__(self, status: int, reason: str, **more: object) -> None:
-        """``more`` goes beside them."""
+        """Give status and reason; ``more`` goes beside them into the answer."""
         super().__init__(reason)
         self.status = status
         self.reason = reason

@@ -101,7 +101,7 @@ class Evaluations:
 
     @property
     def newest(self) -> EvaluationSeen | None:
-        """The newest one."""
+        """The newest evaluation."""
         return self.seen[-1] if self.seen else None
 
     def read_on(self) -> bool:

@@ -37,12 +37,12 @@ class PeerSeen:
 
     @property
     def last(self) -> ClaimSeen:
-        """Its newest claim."""
+        """The key's newest claim."""
         return self.newest[-1]
 
     @property
     def last_round(self) -> int:
-        """The newest round that has a claim of it."""
+        """The newest round that has a claim of the key."""
         return self.last.round
 
     def take(self, claim: ClaimSeen) -> None:
@@ -92,7 +92,7 @@ class View:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is the manifest's last one."""
+        """Whether the newest round is the manifest's last one."""
         return self.round >= self.manifest.num_rounds
 
     @property

@@ -147,7 +147,7 @@ class Units(Protocol):
 
 
 class Stage(nn.Module):
-    """One step up: a transposed convolution, merged with the U link and the coarser prediction, and a finer prediction."""
+    """One stage of the way back up: a transposed convolution, merged with the U link and the coarser prediction, and a finer prediction."""
 
     def __init__(self, shape: StageShape, *, is_elastic: bool) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class Scorer(Protocol):
     """Says how good architectures are."""
 
     def scores(self, architectures: Sequence[Architecture]) -> Sequence[float]:
-        """Return a number for each, higher for a better one."""
+        """Return a number for each architecture, higher for a better one."""
 
 
 @dataclass(frozen=True, slots=True)

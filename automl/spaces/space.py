@@ -38,7 +38,7 @@ class Architecture:
 
     @property
     def genes(self) -> tuple[str, ...]:
-        """Its active genes, in order."""
+        """The architecture's active genes, in order."""
         genes = [resolution_gene(self.resolution)]
         for unit, layers in enumerate(self.units):
             width = self.width(unit)
@@ -49,7 +49,7 @@ class Architecture:
 
     @property
     def text(self) -> str:
-        """Its canonical form: the active genes joined by single spaces."""
+        """The architecture's canonical form: the active genes joined by single spaces."""
         return " ".join(self.genes)
 
     @property

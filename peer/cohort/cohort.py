@@ -52,7 +52,7 @@ class Grouped(Protocol):
 
 
 class Cohort:
-    """One peer among its cohort peers. All methods run in one event loop."""
+    """Finds this peer's place among its cohort peers, for one base after the other. All methods run in one event loop."""
 
     def __init__(
         self,

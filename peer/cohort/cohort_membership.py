@@ -112,7 +112,7 @@ class CohortMembership:
 
     @property
     def expected(self) -> list[PublicKey]:
-        """Those who are to be of the cohort as far as this peer can tell, and have not said that they are."""
+        """The peers that are to be of the cohort as far as this peer can tell, and have not said that they are."""
         return [PublicKey(key) for key in sorted(self._expected - (self._members or frozenset()))]
 
     def position(self) -> Position:

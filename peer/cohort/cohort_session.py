@@ -173,7 +173,7 @@ class CohortSession:
 
     @property
     def founder(self) -> PublicKey:
-        """Whom the claim names."""
+        """The key that the claim names as its founder."""
         return self.key
 
     @property

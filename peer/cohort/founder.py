@@ -429,7 +429,7 @@ class FounderSession(CohortSession):
             collection.changed.set()
 
     async def _all_here(self, collection: _Collection, deadline_ms: float) -> None:
-        """Wait for all members, but not longer than that."""
+        """Wait until all members are here or refused, but not longer than the deadline."""
         while not self._others <= collection.gifts.keys() | collection.refused.keys():
             left_ms = deadline_ms - self._context.now_ms()
             if left_ms <= 0:

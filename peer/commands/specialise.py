@@ -60,7 +60,7 @@ class Specialisation:
 
 
 def specialise(specialisation: Specialisation, config: PeerConfig) -> None:
-    """Do all of it; what the commands say is printed by them.
+    """Profile, search, export and evaluate; what the commands say is printed by them.
 
     Raises:
         UserError: the run, the data or the wish do not fit.

@@ -1,4 +1,4 @@
-"""From what a peer learnt to the log's tables: signed, handed in with the cohort or alone, kept until the log has it, and told.
+"""Takes what a peer learnt to the log's tables: it is signed, handed in with the cohort or alone, and kept until the log has it.
 
 What is signed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
 comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.

@@ -187,7 +187,7 @@ class ProcessPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process of each worker that has one."""
+        """The process ids, by worker, of those workers that have a process."""
         return {post.number: post.child.pid for post in self._posts if post.child is not None}
 
     def present(self) -> Sequence[int]:

@@ -49,7 +49,7 @@ class LogFacts:
         return self._log.ledger.reputation
 
     def beacon(self, round: int) -> bytes:
-        """Return that of a round, which has one after it."""
+        """Return the beacon of a round that has another one after it."""
         commit = self._log.ledger.commit_at(round + 1)
         assert commit is not None
         return commit

@@ -1,4 +1,4 @@
-"""Which of the other operators are there: each is called again and again, and looked for where it was seen last.
+"""Keeps an operator in contact with the others: each is called again and again, and looked for where it was seen last.
 
 Only who hears so many that they are a quorum with it may take a turn, and a leader that hears fewer gives its turn up: where lines are cut
 between operators, but not to etcd, somebody else writes who can.

@@ -1,4 +1,4 @@
-"""Who of a run's operators writes: who has a key in etcd, under a lease that it renews; for as long as its own clock says at most.
+"""An operator's turn to write: it holds a key in etcd, under a lease that it renews, for as long as its own clock says at most.
 
 A lease says only who writes, so that two do not get in each other's way. That nothing is lost or forked when it is wrong, because a
 computer slept or a clock ran slow, is for ``protocol.ballots`` and the signatures.

@@ -108,7 +108,7 @@ class Heard:
 
     @property
     def key(self) -> PublicKey:
-        """The leader's."""
+        """The leader's key."""
         return PublicKey(self.ballot.leader)
 
 

@@ -186,7 +186,7 @@ class _Writer:
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """Those that are written."""
+        """The shards that are written so far."""
         return tuple(self._shards)
 
     def write(self, samples: Iterable[Coded]) -> None:

@@ -87,7 +87,7 @@ class Volunteers:
 
     @property
     def distrusted(self) -> frozenset[bytes]:
-        """Those of whom nothing is believed."""
+        """The volunteers of whom nothing is believed."""
         return frozenset(self._distrusted)
 
     def distrust(self, volunteer: bytes) -> None:
@@ -117,11 +117,11 @@ class Host(Protocol):
 
     @property
     def newest_round(self) -> int:
-        """The newest commit."""
+        """The round of the newest commit."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether that is the last one."""
+        """Whether the newest commit is the run's last one."""
 
     async def parameters(self, state: bytes) -> tuple[Tensor, Tensor | None]:
         """Return the parameters of a committed state by its digest, and of its teacher."""

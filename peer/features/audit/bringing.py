@@ -53,10 +53,10 @@ class Vectors(Protocol):
         """Return whether a vector is here."""
 
     def page(self, kept_by: bytes, digest: bytes, first: int) -> bytes | None:
-        """Return a page of it."""
+        """Return a page of a vector."""
 
     def keep_only(self, kept_by: bytes, digests: Collection[bytes]) -> None:
-        """Remove all others of these."""
+        """Remove all vectors that are kept by this but these."""
 
 
 class Rounds(Protocol):
@@ -64,7 +64,7 @@ class Rounds(Protocol):
 
     @property
     def newest_round(self) -> int:
-        """The newest committed one."""
+        """The newest committed round."""
 
     def is_looking_for(self, base: bytes) -> bool:
         """Return whether another contribution may have come to be listed that stands on a base."""
@@ -146,7 +146,7 @@ class Bringing:
             self._changed.set()
 
     async def listed(self, round_: int, contribution: bytes, base: bytes) -> None:
-        """The same, and it is on the disk when this returns.
+        """As ``found``, and it is on the disk when this returns.
 
         Raises:
             StorageError: the disk refuses.

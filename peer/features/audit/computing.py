@@ -103,7 +103,7 @@ class Computing(Protocol):
         """Let it go on, and return what comes next of the contribution."""
 
     async def close(self) -> None:
-        """End it."""
+        """End the computing."""
 
 
 class Process:

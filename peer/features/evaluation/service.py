@@ -50,7 +50,7 @@ class Measures(Protocol):
         """Return how good an architecture is."""
 
     async def close(self) -> None:
-        """End it."""
+        """End the measuring."""
 
 
 class Host(Protocol):

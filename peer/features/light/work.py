@@ -50,7 +50,7 @@ class Done:
 
 
 class LightWork:
-    """One light contributor's device, lease after lease."""
+    """Computes the leases of one light contributor, one after the other, on its device."""
 
     def __init__(self, manifest: Manifest, run: bytes, identity: Identity, payout: PublicKey | None = None) -> None:
         """Prepare. The credit of claims adds up to ``payout``; None: to the own key.

@@ -207,7 +207,7 @@ class PrivatePlugin(Plugin):
     """Adds, in a run whose data stay with the peers, the peer's own images and what is done with them."""
 
     def check(self, config: PeerConfig, manifest: Manifest) -> None:
-        """Refuse what is for such runs alone in another one."""
+        """Refuse settings for private data in a run that has none."""
         if not manifest.is_private and config.view is None:
             refuse_private(config)
 

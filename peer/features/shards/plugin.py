@@ -97,7 +97,7 @@ class _Taken:
         return _Taken(self.size_bytes + size_bytes, self.new_bytes + (0 if is_here else size_bytes))
 
     def fits(self, room: Room) -> bool:
-        """Return whether there is room for them."""
+        """Return whether there is room for these shards."""
         return self.new_bytes <= room.free_bytes and (room.limit_bytes is None or self.size_bytes <= room.limit_bytes)
 
 
