@@ -26,12 +26,14 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import entry_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
-from tests.aggregator.real_run import PEERS, everybodys
-from tests.aggregator.test_program_at_work import FAST, Program, ended_by_hand, started
+from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+from tests.aggregator.test_program_at_work import Program, ended_by_hand, started
 from tests.runs import FixedTrainingSpec, manifest_of
 
+pytestmark = pytest.mark.virtual_time
+
 ALICE, BOB, CAROL = PEERS
-INVITED = FAST.model_copy(update={"admission": AdmissionSection(how="invitation")})
+INVITED = CONFIG.model_copy(update={"admission": AdmissionSection(how="invitation")})
 
 
 def config_of(directory: Path, peer: Identity, told: str | None = None) -> PeerConfig:

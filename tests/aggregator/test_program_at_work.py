@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,7 +25,6 @@ from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.automl.data.shards.layout import shard_name
 from manta_swarm.automl.data.shards.writing import shard_images
-from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import HandIn, LogClient, fetch_manifest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rates import CallLimits, CallRates
@@ -35,13 +35,16 @@ from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.records import Round, open_entry
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime import control
+from manta_swarm.runtime.clock import SystemClock
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 from tests.automl.data.files import noise, write_picture
 from tests.memory_log import until
+from tests.network.virtual_time import LOOP_CLOCK
+
+pytestmark = pytest.mark.virtual_time
 
 ADDRESS = "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW"
-FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 2.0, "min_open_s": 2.0})})
 
 
 class MemoryNode(MemoryEndpoint):
@@ -67,7 +70,7 @@ class MemoryNode(MemoryEndpoint):
 class Program:
     """An operator's program at work."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = FAST, data_root: Path | None = None) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = CONFIG, data_root: Path | None = None) -> None:
         self.directory, self.network = directory, MemoryNetwork()
         self.lines: list[str] = []
         self._said = asyncio.Event()
@@ -82,7 +85,8 @@ class Program:
             return self.node
 
         patch.setattr(manta_swarm.aggregator.program.Node, "start", start)
-        patch.setattr(timeouts, "HEARD_S", 0.1)  # nobody here says which head it holds
+        for clock in ("now_ms", "now_s"):
+            patch.setattr(SystemClock, clock, getattr(LOOP_CLOCK, clock))
         aggregator = Aggregator(Start(config, directory, "/ip4/127.0.0.1/tcp/31000", data_root, page=""), self)
         self.running = asyncio.create_task(aggregator.run())
         self.aggregator = aggregator
@@ -115,18 +119,18 @@ class Program:
         return contributions
 
     async def shows(self, **fields: object) -> AggregatorStatus:
-        """Return its status once it has these fields."""
-        async with asyncio.timeout(60):
-            while True:
-                status = AggregatorStatus.read(self.directory)
-                if status is not None and all(getattr(status, name) == value for name, value in fields.items()):
-                    return status
-                await asyncio.sleep(0.02)
+        """Return its status once it has these fields, which a thread writes."""
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            status = await asyncio.to_thread(AggregatorStatus.read, self.directory)
+            if status is not None and all(getattr(status, name) == value for name, value in fields.items()):
+                return status
+        raise AssertionError(status)
 
 
 @contextlib.asynccontextmanager
 async def started(
-    directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = FAST, data_root: Path | None = None
+    directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = CONFIG, data_root: Path | None = None
 ) -> AsyncIterator[Program]:
     """An operator's program that takes what is handed in; it leaves no task and no thread."""
     program = Program(directory, patch, config, data_root)
@@ -185,7 +189,7 @@ async def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Pa
 
 async def test_a_plain_aggregator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
-    plain = FAST.model_copy(update={"run": FAST.run.model_copy(update={"rounds": 1})})
+    plain = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": 1})})
     async with started(directory, monkeypatch, plain) as program:
         assert program.aggregator.session is not None
         assert not program.aggregator.session.features
@@ -246,7 +250,7 @@ async def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(
     shards = shard_images(tmp_path / "own", tmp_path / "few", lambda _done, _total: None)
     (tmp_path / "few" / shard_name(len(shards.shards) - 1)).unlink()
     sections = {"run": {"rounds": 2}, "data": {"dataset": "shards-few"}, "aggregator": {"evaluate_every": 1}}
-    config = FAST.model_copy(update={name: getattr(FAST, name).model_copy(update=changes) for name, changes in sections.items()})
+    config = CONFIG.model_copy(update={name: getattr(CONFIG, name).model_copy(update=changes) for name, changes in sections.items()})
     async with started(directory, monkeypatch, config, tmp_path) as program:
         await program.a_round()
         await program.says("not evaluated round=1: the shard")

@@ -10,7 +10,6 @@ from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.inviting import invitation
-from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.admission import TAKEN_BACK, AdmissionRule
@@ -20,6 +19,8 @@ from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
 from tests.aggregator.test_program_at_work import ended_by_hand, started
 from tests.runs import FixedTrainingSpec, manifest_of
+
+pytestmark = pytest.mark.virtual_time
 
 STRANGER = Identity(b"\x2b" * 32)
 
@@ -34,7 +35,6 @@ async def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "aggregator"
-    monkeypatch.setattr(timeouts, "REVOKED_S", 0.05)
     async with started(directory, monkeypatch, INVITED) as program:
         told = invitation(directory, keys=2).text
         alice, bob = await entered(program, ALICE, told), await entered(program, BOB, told)
