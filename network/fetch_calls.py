@@ -23,7 +23,7 @@ PIECES_AT_ONCE = 8
 EXTRA_CALLS = 2  # asked beside another source, and not overdue themselves: where the own line is slow, more of them would not help it
 
 # How long a piece may take before another source is asked too: four times what pieces took so far, in the middle.
-_TIMEOUT_TIMES = 4
+_OVERDUE_FACTOR = 4
 _MIN_TIMEOUT_S = 0.5
 _FIRST_TIMEOUT_S, _FIRST_BYTES_PER_S = 1.0, 256 * 1024  # before any piece has come
 _TIMEOUT_SHARE = 0.25  # of the deadline, at most
@@ -193,7 +193,7 @@ class Calls:
 
     def _timeout_s(self, place: int) -> float:
         if self._times:
-            timeout_s = max(_TIMEOUT_TIMES * statistics.median(self._times), _MIN_TIMEOUT_S)
+            timeout_s = max(_OVERDUE_FACTOR * statistics.median(self._times), _MIN_TIMEOUT_S)
         else:
             timeout_s = _FIRST_TIMEOUT_S + self._sizes[place] / _FIRST_BYTES_PER_S
         return min(timeout_s, _TIMEOUT_SHARE * self._deadline_s)

@@ -111,10 +111,10 @@ class BodyPart:
 
 @dataclass(frozen=True, slots=True)
 class AfterRound:
-    """Asks for the commit after ``round``; ``patient``: as soon as there is one, else (0) at once."""
+    """Asks for the commit after ``round``; ``waits_as``: as soon as there is one, else (0) at once."""
 
     round: int
-    patient: int  # one of AT_ONCE, TRAINING and WATCHING: who waits says whether it takes part in the run
+    waits_as: int  # one of AT_ONCE, TRAINING and WATCHING: who waits says whether it takes part in the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +336,8 @@ class LogClient:
         """
         longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
         timeout_s = timeouts.CALL_S if left_ms is None else timeouts.feed_s(left_ms, longest_ms)
-        patient = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
-        request = pack(AfterRound(round, patient))
+        waits_as = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
+        request = pack(AfterRound(round, waits_as))
 
         async def ask(source: PublicKey) -> FeedUpdate:
             answer = await self._endpoint.call(source, "commit-after", request, timeout_s=timeout_s)

@@ -134,9 +134,9 @@ async def _join(own: _Own) -> None:
     last = own.store.last_run()
     addresses, expected_run = find_addresses(own.config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
-    node, listen_address, signed = await _enter(own, addresses, peers, expected_run)
+    node, own_node, signed = await _enter(own, addresses, peers, expected_run)
     try:
-        await _take_part(own, _Met(listen_address, node.traffic, signed, addresses))
+        await _take_part(own, _Met(own_node, node.traffic, signed, addresses))
     finally:
         await node.close()
 

@@ -27,7 +27,7 @@ VECTOR = "audit.vector"  # of operators and of peers, for auditors: the answer i
 PAGE_BYTES = 1 << 20
 MAX_ASKED = 64  # contributions in one question
 MAX_WANTED = 64  # vectors of a contribution that are asked for at a time
-MAX_DUTIES = 8
+MAX_ASSIGNMENTS = 8
 MAX_VECTOR_BYTES = 1 << 40
 MAX_ASK_VECTOR_BYTES = 128
 MAX_ASK_BYTES = 128 + MAX_ASKED * 64
@@ -37,7 +37,7 @@ MAX_FINDING_BYTES = 512
 MAX_SIGNED_FINDING_BYTES = MAX_FINDING_BYTES + 128
 MAX_SIGNED_VERDICT_BYTES = MAX_VERDICT_BYTES + 128
 MAX_HEADER_BYTES = 65_535
-MAX_DUTIES_BYTES = 256 + MAX_DUTIES * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048 + 16 * MAX_LOCAL_STEPS)
+MAX_ASSIGNMENTS_BYTES = 256 + MAX_ASSIGNMENTS * (MAX_HEADER_BYTES + MAX_SIGNED_FINDING_BYTES + 2048 + 16 * MAX_LOCAL_STEPS)
 
 KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that were found good before
 
@@ -211,7 +211,7 @@ class Assignments:
     audited: int  # contributions that are audited and not paid yet, whoever looks at them: once the run is over and settled none is
 
     def __post_init__(self) -> None:
-        require(len(self.assignments) <= MAX_DUTIES, f"at most {MAX_DUTIES} assignments at once")
+        require(len(self.assignments) <= MAX_ASSIGNMENTS, f"at most {MAX_ASSIGNMENTS} assignments at once")
         require(self.may_audit in (0, 1) and 0 <= self.audited <= MAX_SIZE, "an auditor is one, or is none, of a number of contributions")
 
 

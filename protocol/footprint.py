@@ -143,7 +143,7 @@ def log_audits(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, table
     return LogAudits(brought, brought * rules.pending_rounds, round(drawn * _VERDICT_BYTES))
 
 
-def kept_rounds(rules: AuditRules | None) -> int:
+def vectors_rounds(rules: AuditRules | None) -> int:
     """Return for how many rounds what may have to be brought is kept, by the round of its claim's base."""
     return 0 if rules is None else rules.kept_rounds + MAX_AGE + 1
 
@@ -166,7 +166,7 @@ def usual_vectors_bytes(exchange: Exchange, rules: AuditRules | None, num_weight
 
 def most_vectors_bytes(exchange: Exchange, rules: AuditRules | None, num_weights: int) -> int:
     """Return how many bytes they take at most, in a cohort too: each step's mean and own vector, the residual, and what was given."""
-    return (2 * exchange.local_steps + 2) * (kept_rounds(rules) + 1) * VALUE_BYTES * num_weights if rules is not None else 0
+    return (2 * exchange.local_steps + 2) * (vectors_rounds(rules) + 1) * VALUE_BYTES * num_weights if rules is not None else 0
 
 
 def entry_bytes(local_steps: int) -> int:

@@ -14,7 +14,7 @@ TARGET_MS = 7_500  # that the microbatches of a lease take: between 5 and 10 s
 MAX_PLACES = MAX_COHORT - 1  # one is the gateway's own
 _SPARE = (5, 4)  # a device may be slower than it was: so many times the time that it says fits into what is left
 _FIRST_MS = 60_000  # the first lease of a device, whose speed nobody knows, is good for so long
-_TIMEOUT_TIMES = 3  # any other for so many times what it should take, and not less than
+_GOOD_FACTOR = 3  # any other for so many times what it should take, and not less than
 _LEAST_GOOD_MS = 5_000
 _AWAY_MS = 1_000  # to ask again, where nothing better is known
 _MAX_ADDRESSES = 1024
@@ -148,7 +148,7 @@ class Leases:
                 self._wait_ms(now_ms),
             )
         takes_ms = microbatches * self.local_steps * microbatch_ms + way_ms
-        good_ms = max(_TIMEOUT_TIMES * takes_ms, _LEAST_GOOD_MS) if microbatch_ms else _FIRST_MS
+        good_ms = max(_GOOD_FACTOR * takes_ms, _LEAST_GOOD_MS) if microbatch_ms else _FIRST_MS
         lease = self._leases[key] = Leased(key, address, microbatches, min(self._due_ms, now_ms + good_ms), now_ms + good_ms)
         known.has += 1
         self._addresses[address] = known

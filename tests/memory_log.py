@@ -282,7 +282,7 @@ class MemoryLog:
 
     async def _on_commit_after(self, own: PublicKey, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(log_client.AfterRound, request, max_bytes=128)
-        while ask.patient and ask.round >= self.ledger.round and own in self.network.endpoints:
+        while ask.waits_as and ask.round >= self.ledger.round and own in self.network.endpoints:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
             return pack(log_client.FeedAnswer((), (), self.left_ms))

@@ -207,7 +207,7 @@ class FeedService:
             raise Unreachable(f"this log has {self._round} rounds, and not the one that comes after round {ask.round}")
         is_last = self._round >= self._log.ledger.manifest.num_rounds
         may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
-        if ask.round >= self._round and not is_last and ask.patient and may_wait:
+        if ask.round >= self._round and not is_last and ask.waits_as and may_wait:
             await self._wait(caller)
         left_ms = self._rounds.left_ms(round(self._clock.now_ms()))
         if self._round <= ask.round:

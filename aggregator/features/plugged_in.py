@@ -16,7 +16,7 @@ from manta_swarm.aggregator.settings.start import Start
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import key_named
 
-Entry = Callable[[RunContext, Start], Feature | None]
+MakeFeature = Callable[[RunContext, Start], Feature | None]
 
 
 def _operators(context: RunContext, asked: Start) -> Feature | None:
@@ -51,7 +51,7 @@ def _monitor(context: RunContext, asked: Start) -> Feature | None:
 
 
 # In the order in which they are told of an event. A plain run is served without any of them.
-PLUGGED_IN: tuple[Entry, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning, _monitor)
+PLUGGED_IN: tuple[MakeFeature, ...] = (_operators, _audits, _auditor, _gateway, _fronts, _cosigning, _monitor)
 
 
 def features_of(context: RunContext, asked: Start) -> tuple[Feature, ...]:

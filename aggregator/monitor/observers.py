@@ -108,7 +108,7 @@ def takes_part(method: str, request: bytes) -> bool:
     if method != _WAITING:
         return method in _HANDING_IN
     try:
-        return unpack(AfterRound, request, max_bytes=_MAX_WAITING_BYTES).patient == TRAINING
+        return unpack(AfterRound, request, max_bytes=_MAX_WAITING_BYTES).waits_as == TRAINING
     except EncodingError:
         return False
 

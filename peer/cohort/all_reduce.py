@@ -106,7 +106,7 @@ class _Attempt:
     tag: bytes
     until_s: float
     parts: dict[bytes, _Filling] = field(default_factory=dict)  # of the members' vectors, where this peer is an owner
-    shares: dict[bytes, "asyncio.Task[PartReport]"] = field(default_factory=dict)
+    reports: dict[bytes, "asyncio.Task[PartReport]"] = field(default_factory=dict)
     sums: dict[int, _Filling] = field(default_factory=dict)  # by turn, the newest last
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -151,7 +151,7 @@ class AllReduce:
     def _end_attempt(self) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            for task in (*attempt.tasks, *attempt.shares.values()):
+            for task in (*attempt.tasks, *attempt.reports.values()):
                 task.cancel()
             self._links.receive_no_more(attempt.tag)
         self._changed.set()
@@ -184,12 +184,12 @@ class AllReduce:
             if sending:
                 await asyncio.wait(sending)
             return ()
-        while self._attempt is attempt and len(attempt.shares) < len(attempt.parts) and (left_s := attempt.until_s - loop.time()) > 0:
+        while self._attempt is attempt and len(attempt.reports) < len(attempt.parts) and (left_s := attempt.until_s - loop.time()) > 0:
             self._changed.clear()
             await wait_within(self._changed, left_s)
         if self._attempt is not attempt:
             raise EncodingError("a plan that is over")
-        return tuple(sorted([await task for task in list(attempt.shares.values())], key=lambda share: share.key))
+        return tuple(sorted([await task for task in list(attempt.reports.values())], key=lambda report: report.key))
 
     async def add(self, add: Add) -> bytes:
         """Add the parts of these members, and send the sums to who reads them; return their digests, nothing where they are not finite.
@@ -265,7 +265,7 @@ class AllReduce:
 
     def lack(self, key: bytes) -> None:
         """Wait for the vector of this member no longer."""
-        if self._attempt is not None and key not in self._attempt.shares:
+        if self._attempt is not None and key not in self._attempt.reports:
             self._attempt.parts.pop(key, None)
             self._changed.set()
 
@@ -342,11 +342,11 @@ class AllReduce:
             filling, _ = self._place_of(attempt, sender, turn)
             filling.filled(first, num_bytes)
             if filling.is_whole:
-                if turn == 0 and sender not in attempt.shares:
-                    attempt.shares[sender] = asyncio.create_task(self._share(sender, filling.values))
+                if turn == 0 and sender not in attempt.reports:
+                    attempt.reports[sender] = asyncio.create_task(self._report(sender, filling.values))
                 self._changed.set()
 
-    async def _share(self, sender: bytes, values: Vector) -> PartReport:
+    async def _report(self, sender: bytes, values: Vector) -> PartReport:
         digests = part_digests if self._is_audited else lambda _: b""
         return await off_loop(values.size, lambda: PartReport(sender, digests(values), squared_norms(values)))
 
@@ -358,10 +358,10 @@ def norm_of(vector: VectorSummary) -> float:
         return float(np.sqrt(norms.sum()))
 
 
-def is_same(share: PartReport, vector: VectorSummary, first_part: int, *, is_audited: bool) -> bool:
+def is_same(report: PartReport, vector: VectorSummary, first_part: int, *, is_audited: bool) -> bool:
     """Return whether an owner got what the member said that it has, from that part on; see ``AllReduce``."""
-    count = len(share.norms) // NORM_BYTES
+    count = len(report.norms) // NORM_BYTES
     digests = vector.digests[first_part * DIGEST_BYTES : (first_part + count) * DIGEST_BYTES] if is_audited else b""
     norms = vector.norms[first_part * NORM_BYTES : (first_part + count) * NORM_BYTES]
-    said, got = np.frombuffer(norms, "<f8"), np.frombuffer(share.norms, "<f8")
-    return share.digests == digests and said.shape == got.shape and bool(np.allclose(said, got, rtol=1e-3, atol=0, equal_nan=True))
+    said, got = np.frombuffer(norms, "<f8"), np.frombuffer(report.norms, "<f8")
+    return report.digests == digests and said.shape == got.shape and bool(np.allclose(said, got, rtol=1e-3, atol=0, equal_nan=True))

@@ -19,7 +19,7 @@ from manta_swarm.peer.cohort.cohort_session import CohortContext
 from manta_swarm.peer.cohort.messages import (
     ADD,
     MAX_ATTEMPTS,
-    MAX_SHARES_BYTES,
+    MAX_PART_REPORTS_BYTES,
     NORM_BYTES,
     PLAN,
     Add,
@@ -167,11 +167,11 @@ class Coordinator:
 
     async def _tell(self, key: bytes, method: str, message: Plan | Add, budget_s: float) -> bytes:
         timeout_s = budget_s + timeouts.NEAR_S
-        return await self._context.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_SHARES_BYTES)
+        return await self._context.links.call(PublicKey(key), method, pack(message), timeout_s=timeout_s, largest=MAX_PART_REPORTS_BYTES)
 
     def _check(self, plan: Plan, own: Sequence[PartReport], answers: Mapping[PublicKey, bytes]) -> set[PublicKey] | None:
         """Compare what the owners got with what the members said; as ``_carry_out``."""
-        here = {share.key: share for share in own}
+        here = {report.key: report for report in own}
         first = self._reducing.owned(plan, self._key).start
         for key in map(PublicKey, plan.members):
             if key == self._key:
@@ -190,18 +190,18 @@ class Coordinator:
         if answer is None:
             return False
         try:
-            shares = {share.key: share for share in unpack(PlanAnswer, answer, max_bytes=MAX_SHARES_BYTES).shares}
+            reports = {report.key: report for report in unpack(PlanAnswer, answer, max_bytes=MAX_PART_REPORTS_BYTES).reports}
         except RemoteFault:
             return False
         parts = self._reducing.owned(plan, owner)
         for key in map(PublicKey, plan.members):
             if key == owner or key in self.refused:
                 continue
-            share = shares.get(key)
+            report = reports.get(key)
             size = (parts.stop - parts.start) * NORM_BYTES
-            if share is None or len(share.norms) != size:
+            if report is None or len(report.norms) != size:
                 return False
-            if not is_same(share, self._said[key], parts.start, is_audited=self._is_audited):
+            if not is_same(report, self._said[key], parts.start, is_audited=self._is_audited):
                 return False
         return True
 
@@ -244,7 +244,7 @@ class Coordinator:
         return large or Reduced(mean, named, self._turn)
 
     async def _added_by(self, key: PublicKey, add: Add, budget_s: float) -> bytes:
-        return unpack(AddAnswer, await self._tell(key, ADD, add, budget_s), max_bytes=MAX_SHARES_BYTES).digests
+        return unpack(AddAnswer, await self._tell(key, ADD, add, budget_s), max_bytes=MAX_PART_REPORTS_BYTES).digests
 
     def _too_large(self, plan: Plan, keys: Sequence[PublicKey], mean: Vector) -> set[PublicKey]:
         """Return the owners whose part of the mean is longer than every member's: no mean is."""

@@ -19,7 +19,7 @@ NORM_BYTES = 8  # binary64, little-endian
 _PART_BYTES = DIGEST_BYTES + NORM_BYTES
 MAX_HAND_OVER_BYTES = MAX_CLAIM_BYTES + MAX_SMALL_BYTES + MAX_PARTS * _PART_BYTES  # of what has a claim
 MAX_WORD_BYTES = MAX_CLAIM_BYTES + MAX_SIGNED_BYTES + MAX_SMALL_BYTES + MAX_PARTS * DIGEST_BYTES
-MAX_SHARES_BYTES = 2**20 + 2**19  # what an owner says of its part of the members' vectors
+MAX_PART_REPORTS_BYTES = 2**20 + 2**19  # what an owner says of its part of the members' vectors
 MAX_ATTEMPTS = 2
 _MAX_SAMPLES = 2**53
 _MAX_REASON = 100
@@ -165,10 +165,10 @@ class PartReport:
 class PlanAnswer:
     """What an owner got; of anybody else nothing."""
 
-    shares: tuple[PartReport, ...]
+    reports: tuple[PartReport, ...]
 
     def __post_init__(self) -> None:
-        _check_keys(tuple(share.key for share in self.shares))
+        _check_keys(tuple(report.key for report in self.reports))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.admission import INVITATION, LIST, OPEN
-from manta_swarm.protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, kept_rounds, peer_disk, round_traffic
+from manta_swarm.protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, peer_disk, round_traffic, vectors_rounds
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Round
 
@@ -120,6 +120,6 @@ def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
         "your contribution and what was left out of it": disk.signed + disk.residuals,
     }
     shown = ", ".join(f"{what} {in_words(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
-    when = f" once {kept_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
+    when = f" once {vectors_rounds(manifest.audit_rules)} rounds are over" if disk.vectors else ""
     yield f"  - on the disk: about {in_words(disk.usual)}{when} ({shown}); and {in_words(disk.payout_receipt)} more a round that counts you"
     yield f"    at most {in_words(disk.most)}"

@@ -24,7 +24,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import together, wait_within
 
 _ASKED = 4  # neighbours that are asked for a commit, where the log's proof does not hold, and told of a proof against it
-_TIMEOUT_TIMES = 3  # looks at which a log may refuse a proof between heads that it has
+_MAX_REFUSALS = 3  # looks at which a log may refuse a proof between heads that it has
 _MAX_REQUEST_BYTES = 64
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts' parts and a proof of consistency
 
@@ -156,7 +156,7 @@ class SplitViewMonitor:
         self._consistency_checker.remember(newer)
         if not await self._consistency_checker.compare():
             return  # it went back: that was said, and it is waited for
-        if self._refused + 1 >= _TIMEOUT_TIMES:
+        if self._refused + 1 >= _MAX_REFUSALS:
             self._consistency_checker.accuse(
                 Histories.shown_after(self._consistency_checker.manifest, older.receipt, newer.receipt.tree_head)
             )

@@ -127,7 +127,7 @@ METHODS: tuple[tuple[str | int, ...], ...] = (
         "packed FeedAnswer",
         128,
         log_client.MAX_FEED_BYTES,
-        "20; patient: section 9",
+        "20; waits_as is not 0: section 9",
     ),
     (
         "tree-head",
@@ -226,7 +226,7 @@ METHODS: tuple[tuple[str | int, ...], ...] = (
         "packed AskAssignments",
         "packed Assignments",
         64,
-        auditing.MAX_DUTIES_BYTES,
+        auditing.MAX_ASSIGNMENTS_BYTES,
         "20",
     ),
     ("audit.need", "operators", "named auditors", "packed Need", "empty", "64", "0", "20"),

@@ -11,13 +11,13 @@ from manta_swarm.protocol.footprint import (
     Table,
     data_bytes,
     entry_bytes,
-    kept_rounds,
     log_audits,
     most_vectors_bytes,
     num_brought,
     peer_disk,
     round_traffic,
     usual_vectors_bytes,
+    vectors_rounds,
 )
 from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.signing import Identity
@@ -88,5 +88,5 @@ def test_what_is_usual_is_within_what_is_kept_at_most(steps: int, codec: str, ke
     exchange: Exchange = replace(DENSE, codec=codec, local_steps=steps)
     rules = replace(RULES, kept_rounds=kept, pending_rounds=kept + 5, audit_percent=percent)
     assert usual_vectors_bytes(exchange, rules, 1000) <= most_vectors_bytes(exchange, rules, 1000)
-    assert kept_rounds(rules) == kept + 5
-    assert kept_rounds(None) == usual_vectors_bytes(exchange, None, 1000) == most_vectors_bytes(exchange, None, 1000) == 0
+    assert vectors_rounds(rules) == kept + 5
+    assert vectors_rounds(None) == usual_vectors_bytes(exchange, None, 1000) == most_vectors_bytes(exchange, None, 1000) == 0

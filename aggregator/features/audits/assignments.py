@@ -15,7 +15,7 @@ from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
     FINDING,
-    MAX_DUTIES,
+    MAX_ASSIGNMENTS,
     MAX_SIGNED_FINDING_BYTES,
     NEED,
     AskAssignments,
@@ -36,7 +36,7 @@ from manta_swarm.protocol.signing import PublicKey
 THERE = 3  # rounds that a volunteer is counted on that asked for work
 WAIT = 6  # rounds that a contribution is left to a volunteer, once all of it is here
 MAX_VOLUNTEERS = 1024  # that are remembered
-_OLDEST = MAX_DUTIES // 2  # of the assignments that are told of, where there are more; the others are told of in turn, by the round
+_OLDEST = MAX_ASSIGNMENTS // 2  # of the assignments that are told of, where there are more; the others are told of in turn, by the round
 _SMALL_BYTES = 64
 
 
@@ -92,7 +92,7 @@ class AssignmentsService:
             for audit in _oldest_first(audit for audit in waiting if not audit.is_against):
                 (whole if await self._can_be_judged(audit) else lacking).append(audit)
             ordered = [*_in_turn(_oldest_first(accused), reputation.round), *_in_turn(whole, reputation.round)]
-            chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_DUTIES]
+            chosen = [*ordered, *_in_turn(lacking, reputation.round)][:MAX_ASSIGNMENTS]
             return pack(Assignments(tuple([await self._assignment(audit, is_named=True) for audit in chosen]), 1, len(reputation.audits)))
         is_new, is_proven = caller not in self._asked, reputation.is_proven(caller)
         if not is_proven or asked.round < reputation.round - THERE or (is_new and len(self._asked) >= MAX_VOLUNTEERS):
@@ -103,7 +103,7 @@ class AssignmentsService:
             left = await self._left_to(audit)
             if left is not None and left.volunteer == caller and left.finding is None:
                 found.append(await self._assignment(audit, is_named=False))
-            if len(found) == MAX_DUTIES:
+            if len(found) == MAX_ASSIGNMENTS:
                 break
         return pack(Assignments(tuple(found), 1, len(reputation.audits)))
 

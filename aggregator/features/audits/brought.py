@@ -126,10 +126,10 @@ class Brought:
         """
         rules = facts.reputation.rules
         assert rules is not None
-        self._kept_rounds = kept_rounds = rules.pending_rounds
+        self._pending_rounds = rules.pending_rounds
         self._directory = directory / FOLDER
         self._vector_bytes = _VALUE_BYTES * num_weights
-        self.folder = VectorsFolder(self._directory, kept_rounds=kept_rounds, max_bytes=max_bytes, is_pinned=True)
+        self.folder = VectorsFolder(self._directory, kept_rounds=self._pending_rounds, max_bytes=max_bytes, is_pinned=True)
         self._facts = facts
         self._faults = faults
         self._clock = clock
@@ -226,8 +226,8 @@ class Brought:
             for contribution in of_audits.keys() - reputation.audits.keys():
                 of_audits.pop(contribution)
         self._broken = Counter({which: count for which, count in self._broken.items() if which[0] in reputation.audits})
-        newest = reputation.round if reputation.pending else reputation.round + self._kept_rounds  # all is paid: nothing is looked at again
-        oldest = newest - self._kept_rounds
+        newest = reputation.round if reputation.pending else reputation.round + self._pending_rounds  # all paid: nothing is looked at again
+        oldest = newest - self._pending_rounds
         old = {contribution: round_ for contribution, round_ in self._full.items() if round_ <= oldest}
         await asyncio.to_thread(self.folder.prune, newest)
         for contribution in old:

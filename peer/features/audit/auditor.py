@@ -30,7 +30,7 @@ from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
     FINDING,
-    MAX_DUTIES_BYTES,
+    MAX_ASSIGNMENTS_BYTES,
     VERDICT,
     AskAssignments,
     Assignment,
@@ -224,7 +224,7 @@ class Auditor:
         try:
             asked = pack(AskAssignments(self._host.newest_round))
             answer = await self._line.call(ASSIGNMENTS, asked, timeout_s=timeouts.CALL_S, large_answer=True)
-            told = unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES)
+            told = unpack(Assignments, answer, max_bytes=MAX_ASSIGNMENTS_BYTES)
             await self._tidy(told)
         except MantaError as error:
             logger.info("not told what to audit reason=%s", error)

@@ -25,7 +25,7 @@ from manta_swarm.peer.store import VECTORS
 from manta_swarm.peer.submit.promises import Listed
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.exchange import MAX_AGE
-from manta_swarm.protocol.footprint import kept_rounds, most_vectors_bytes
+from manta_swarm.protocol.footprint import most_vectors_bytes, vectors_rounds
 from manta_swarm.protocol.leases import MAX_PLACES
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.verdicts import LEAST_PENDING, AuditRules
@@ -59,7 +59,7 @@ class Evidence(Feature):
         """
         manifest, directory = context.manifest, context.store.run_path(context.run)
         most = most_vectors_bytes(manifest.exchange, rules, context.num_weights) * (1 + MAX_PLACES * has_light)
-        self._folder = VectorsFolder(directory / VECTORS, kept_rounds=kept_rounds(rules) + LEAST_PENDING, max_bytes=most)
+        self._folder = VectorsFolder(directory / VECTORS, kept_rounds=vectors_rounds(rules) + LEAST_PENDING, max_bytes=most)
         self._context = context
         self._progress = progress
         self._live_status = context.live_status

@@ -11,7 +11,6 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -41,9 +40,6 @@ from manta_swarm.protocol.fields import check_digest
 from manta_swarm.protocol.manifest import MAX_PERCENT, Manifest
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import unless_set
-
-if TYPE_CHECKING:
-    pass
 
 BEGIN, LEAD, EXCHANGE = "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's
 MAX_PART_BYTES = PART_BYTES + 256

@@ -48,10 +48,10 @@ class Scene:
     def client(self, peer: Identity) -> LogClient:
         return LogClient(self.network.endpoint(peer.public_key), self.log.ledger.manifest, self.log.ledger.run)
 
-    async def ask(self, peer: Identity, round_: int, *, patient: int = 1) -> FeedAnswer:
+    async def ask(self, peer: Identity, round_: int, *, waits_as: int = 1) -> FeedAnswer:
         """Return the log's answer, whatever it proves."""
         endpoint = self.network.endpoint(peer.public_key)
-        request = pack(AfterRound(round_, patient))
+        request = pack(AfterRound(round_, waits_as))
         answer = await endpoint.call(PublicKey(OPERATOR.public_key), "commit-after", request, timeout_s=1_000)
         return unpack(FeedAnswer, answer, max_bytes=MAX_FEED_BYTES)
 
@@ -162,7 +162,7 @@ async def test_who_knows_of_a_round_that_this_log_has_not_is_told_so_at_once(sce
         await scene.ask(PEERS[0], 1)
     scene.commit()
     with takes(0), pytest.raises(Refused, match="this log has 1 rounds"):
-        await scene.ask(PEERS[0], 2, patient=0)
+        await scene.ask(PEERS[0], 2, waits_as=0)
 
 
 async def test_everybody_who_waits_is_told_by_one_commit(scene: Scene) -> None:

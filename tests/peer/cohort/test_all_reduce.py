@@ -156,8 +156,8 @@ async def test_an_owner_that_says_others_sent_something_else_is_done_without(
     true = AllReduce.follow
 
     async def follow(self: AllReduce, plan: Plan) -> Any:
-        shares = await true(self, plan)
-        return shares[1:] if self._links.key == cohort_peers[1].key else shares
+        reports = await true(self, plan)
+        return reports[1:] if self._links.key == cohort_peers[1].key else reports
 
     monkeypatch.setattr(AllReduce, "follow", follow)
     await all_average(cohort_peers)

@@ -7,7 +7,16 @@ import pytest
 from manta_swarm.aggregator.features.audits import assignments
 from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.auditing import ASSIGNMENTS, MAX_DUTIES, MAX_DUTIES_BYTES, NEED, AskAssignments, Assignment, Assignments, Need
+from manta_swarm.protocol.auditing import (
+    ASSIGNMENTS,
+    MAX_ASSIGNMENTS,
+    MAX_ASSIGNMENTS_BYTES,
+    NEED,
+    AskAssignments,
+    Assignment,
+    Assignments,
+    Need,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -20,7 +29,7 @@ async def asked(scene: Scene, auditor: Identity) -> list[Assignment]:
     """Return what an auditor is told."""
     request = pack(AskAssignments(scene.reputation.round))
     answer = await scene.endpoint(auditor).call(PublicKey(OPERATORS[0].public_key), ASSIGNMENTS, request, timeout_s=20, large_answer=True)
-    return list(unpack(Assignments, answer, max_bytes=MAX_DUTIES_BYTES).assignments)
+    return list(unpack(Assignments, answer, max_bytes=MAX_ASSIGNMENTS_BYTES).assignments)
 
 
 def service_of(scene: Scene) -> AssignmentsService:
@@ -45,14 +54,14 @@ def accuse(scene: Scene, header: Header, auditor: Identity, outcome: Outcome = O
 async def test_what_nobody_can_judge_stands_in_no_others_way(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
-    made = rounds(scene, 3 * MAX_DUTIES)
+    made = rounds(scene, 3 * MAX_ASSIGNMENTS)
     late: set[bytes] = {header.contribution.digest for header in made[: len(made) + 1 - KEPT_ROUNDS]}
     seen = set[bytes]()
     for _ in range(10):
         told = await asked(scene, AUDITORS[0])
-        assert len(told) == MAX_DUTIES
+        assert len(told) == MAX_ASSIGNMENTS
         now = [assignment.header.contribution.digest for assignment in told]
-        assert set(now[: MAX_DUTIES // 2]) <= late  # what can be judged comes first, the oldest of it always
+        assert set(now[: MAX_ASSIGNMENTS // 2]) <= late  # what can be judged comes first, the oldest of it always
         seen.update(now)
         scene.turn()
         late = {audit.work.contribution for audit in scene.reputation.audits.values() if service_of(scene)._is_late(audit)}
