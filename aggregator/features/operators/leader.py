@@ -1,6 +1,6 @@
 """What the operator does whose turn it is to write: takes over, has contributions kept and batches decided, and tells the others.
 
-One object a turn. Nothing here decides whose turn it is (``aggregator.features.operators.lease``); a leader that is not listened to any
+One object a turn. Nothing here decides whose turn it is (``operators.leader_lease``); a leader that is not listened to any
 more ends.
 """
 

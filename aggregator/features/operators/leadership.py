@@ -12,7 +12,7 @@ from manta_swarm.aggregator.features.operators.contact import Contact
 from manta_swarm.aggregator.features.operators.etcd import Etcd
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
-from manta_swarm.aggregator.features.operators.lease import Lease
+from manta_swarm.aggregator.features.operators.leader_lease import LeaderLease
 from manta_swarm.aggregator.features.operators.own_operator import OwnOperator
 from manta_swarm.aggregator.features.operators.service import OperatorsService
 from manta_swarm.aggregator.features.operators.verdicts import AGAIN_S
@@ -30,22 +30,22 @@ logger = logging.getLogger("manta.operators")
 class Leadership(Feature):
     """Runs one operator among several: as a follower, and as the leader when its turn comes."""
 
-    def __init__(self, context: RunContext, own_operator: OwnOperator, lease: Lease, contact: Contact) -> None:
+    def __init__(self, context: RunContext, own_operator: OwnOperator, leader_lease: LeaderLease, contact: Contact) -> None:
         """Prepare; ``start`` answers from then on, ``keep`` takes turns.
 
         Args:
             context: of the run.
             own_operator: this operator's.
-            lease: says whose turn it is.
+            leader_lease: says whose turn it is.
             contact: says who of the others is there.
         """
         self._context = context
         self._own_operator = own_operator
-        self._lease = lease
+        self._leader_lease = leader_lease
         self._contact = contact
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._leader: Leader | None = None
-        self.service = OperatorsService(context.endpoint, own_operator, lease)
+        self.service = OperatorsService(context.endpoint, own_operator, leader_lease)
         self.switch = Switch(context.endpoint, self.service, contact)
         self.writing: Leading | None = None
         self._last_leader = b""
@@ -93,7 +93,7 @@ class Leadership(Feature):
         Raises:
             UserError: no etcd answers.
         """
-        await self._lease.check()
+        await self._leader_lease.check()
         await self.service.start()
         await self.switch.start()
 
@@ -142,22 +142,22 @@ class Leadership(Feature):
     async def _take_turns(self) -> None:
         await self._take_part()
         while True:
-            term = await self._lease.won(self._contact)
+            term = await self._leader_lease.won(self._contact)
             try:
-                while self._lease.is_held and self._contact.is_quorum():
+                while self._leader_lease.is_held and self._contact.is_quorum():
                     try:
                         await self._write_while_it_lasts(max(term, self._own_operator.store.memory.promised.term + 1))
                     except Deposed as error:  # etcd began anew, with smaller numbers
                         term = error.promised + 1
             finally:
-                await self._lease.give_up()
+                await self._leader_lease.give_up()
             self._context.console.say("this operator does not write any more")
             self._changed()
 
     async def close(self) -> None:
         """Finish what is being written."""
         await self.service.follow_no_more()
-        await self._lease.give_up()
+        await self._leader_lease.give_up()
         await self._own_operator.close()
 
     async def _write_while_it_lasts(self, term: int) -> None:
@@ -168,7 +168,7 @@ class Leadership(Feature):
             StorageError: the disk failed.
         """
         leader = Leader(self._own_operator, term)
-        tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(leader))]
+        tasks = [asyncio.create_task(work) for work in (self._leader_lease.kept(), self._contact.lost(), self._write(leader))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -180,7 +180,7 @@ class Leadership(Feature):
             for task in tasks:
                 task.cancel()
             if not self._contact.is_quorum():  # who hears one need not wait until all is finished here
-                await self._lease.give_up()
+                await self._leader_lease.give_up()
             await asyncio.gather(*tasks, return_exceptions=True)
             writing, self.writing = self.writing, None
             if writing is not None:
@@ -244,5 +244,7 @@ def among_others(context: RunContext, etcd: Sequence[str]) -> Leadership:
     """
     context.guard.check_newest()
     run = context.ledger.run
-    lease = Lease(Etcd(etcd), run, context.key)
-    return Leadership(context, OwnOperator(context), lease, Contact(context.node, Operators.of(context.manifest, run), context.directory))
+    leader_lease = LeaderLease(Etcd(etcd), run, context.key)
+    return Leadership(
+        context, OwnOperator(context), leader_lease, Contact(context.node, Operators.of(context.manifest, run), context.directory)
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
 from manta_swarm.aggregator.features.operators.joining import POSITION
-from manta_swarm.aggregator.features.operators.lease import Lease
+from manta_swarm.aggregator.features.operators.leader_lease import LeaderLease
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,
     LENT,
@@ -119,7 +119,7 @@ class OperatorsService:
         self,
         endpoint: Endpoint,
         own_operator: OwnOperator,
-        lease: Lease,
+        leader_lease: LeaderLease,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Prepare; ``start`` answers from then on.
@@ -127,12 +127,12 @@ class OperatorsService:
         Args:
             endpoint: where the others call.
             own_operator: this operator's.
-            lease: says whose turn it is to write.
+            leader_lease: says whose turn it is to write.
             clock: by which they are heard.
         """
         self._endpoint = endpoint
         self._own_operator = own_operator
-        self._lease = lease
+        self._leader_lease = leader_lease
         self._clock = clock
         self._heard: Heard | None = None
         self._was_heard = asyncio.Event()  # since ``next_heard`` returned
@@ -198,7 +198,7 @@ class OperatorsService:
     async def _on_promise(self, caller: PublicKey, request: bytes) -> bytes:
         ballot = unpack(AskPromise, request, max_bytes=MAX_SMALL_BYTES).ballot
         _check_own(ballot, caller)
-        if not await self._lease.may_be_of(caller):
+        if not await self._leader_lease.may_be_of(caller):
             raise RemoteFault("it is another operator's turn to write")
         own_operator = self._own_operator
         try:

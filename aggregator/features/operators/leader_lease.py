@@ -22,7 +22,7 @@ _SPARE_S = 0.2
 logger = logging.getLogger("manta.operators")
 
 
-class Lease:
+class LeaderLease:
     """Takes, renews and gives up one operator's turn to write."""
 
     def __init__(self, etcd: Etcd, run: bytes, operator: bytes, *, ttl_s: int = TTL_S, clock: Clock = SYSTEM_CLOCK) -> None:

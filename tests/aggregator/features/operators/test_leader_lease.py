@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.operators.etcd import Etcd, check_endpoint
-from manta_swarm.aggregator.features.operators.lease import Lease
+from manta_swarm.aggregator.features.operators.leader_lease import LeaderLease
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import sha256
 from tests.etcds import RealEtcd, etcd_in, needs_etcd
@@ -27,7 +27,7 @@ def etcd(tmp_path: Path) -> Iterator[RealEtcd]:
 def test_one_at_a_time_has_its_turn_and_the_next_ones_term_is_later(etcd: RealEtcd) -> None:
     async def scene() -> None:
         client = Etcd(["http://127.0.0.1:9", etcd.url])  # of two endpoints one is enough
-        one, two = Lease(client, RUN, ONE, ttl_s=2), Lease(client, RUN, TWO, ttl_s=2)
+        one, two = LeaderLease(client, RUN, ONE, ttl_s=2), LeaderLease(client, RUN, TWO, ttl_s=2)
         await one.check()
         assert await one.holder() is None
         first = await one.won()
@@ -53,7 +53,7 @@ def test_one_at_a_time_has_its_turn_and_the_next_ones_term_is_later(etcd: RealEt
 def test_who_cannot_renew_stops_by_its_own_clock_before_another_can_have_its_turn(etcd: RealEtcd) -> None:
     async def scene() -> None:
         client = Etcd([etcd.url])
-        one, two = Lease(client, RUN, ONE, ttl_s=2), Lease(client, RUN, TWO, ttl_s=2)
+        one, two = LeaderLease(client, RUN, ONE, ttl_s=2), LeaderLease(client, RUN, TWO, ttl_s=2)
         await one.won()
         asked_s = time.monotonic()
         assert etcd.process is not None
@@ -80,7 +80,7 @@ def test_an_etcd_that_is_away_at_the_start_is_told_in_one_line() -> None:
     async def scene() -> None:
         client = Etcd(["http://127.0.0.1:9"])
         with pytest.raises(UserError, match=r"127\.0\.0\.1:9.*start etcd") as raised:
-            await Lease(client, RUN, ONE, ttl_s=2).check()
+            await LeaderLease(client, RUN, ONE, ttl_s=2).check()
         assert "\n" not in str(raised.value)
         client.close()
 
