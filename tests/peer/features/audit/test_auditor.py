@@ -1,6 +1,8 @@
 """Audits from what was brought to what the log says, over a network in memory; what computes says what it is told to."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,17 +48,19 @@ class Played:
     header: Header
     peers: tuple[Peer, Peer]
 
-    async def enter(self) -> None:
+    async def enter(self) -> "Played":
         """Have a round with the contribution, and the one after it."""
         round_ = self.scene.turn(self.header)
         self.scene.turn()
         for peer in self.peers:
             await peer.bringing.listed(round_, self.header.contribution.digest, peer.base)
+        return self
 
-    async def bring(self) -> None:
+    async def bring(self) -> "Played":
         """Let its peers bring what is wanted now."""
         for peer in self.peers:
             await peer.bringing.bring_all()
+        return self
 
     async def bring_until_late(self, *, but: int = 0) -> None:
         """Let rounds go by until the time to bring is over, ``but`` for so many; in each its peers bring what is wanted."""
@@ -93,6 +97,20 @@ async def played_in(
     return Played(scene, header, (a, b))
 
 
+@pytest.fixture
+@asynccontextmanager
+async def entered(tmp_path: Path) -> AsyncIterator[Played]:
+    """Have the contribution in a round, with nothing brought."""
+    yield await (await played_in(tmp_path)).enter()  # noqa: PT022 - entered by ``tests/conftest.py``
+
+
+@pytest.fixture
+@asynccontextmanager
+async def brought(tmp_path: Path) -> AsyncIterator[Played]:
+    """Have the contribution in a round, with all brought that is asked for at first."""
+    yield await (await (await played_in(tmp_path)).enter()).bring()  # noqa: PT022 - entered by ``tests/conftest.py``
+
+
 async def audit(auditor: Auditor) -> None:
     """Let an auditor do what waits for it, once."""
     await auditor.do_one(await auditor.assignments())
@@ -121,58 +139,47 @@ async def test_what_is_brought_is_computed_and_found_good(tmp_path: Path) -> Non
     assert len(computing.asked) == 1
 
 
-async def test_own_vectors_are_asked_for_only_where_a_step_does_not_fit(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    before = sum(peer.bringing.brought_bytes for peer in played.peers)
-    auditor, computing = named(played, needs(1), found(GOOD, VOID))
+async def test_own_vectors_are_asked_for_only_where_a_step_does_not_fit(brought: Played) -> None:
+    before = sum(peer.bringing.brought_bytes for peer in brought.peers)
+    auditor, computing = named(brought, needs(1), found(GOOD, VOID))
     await audit(auditor)
-    assert not played.said  # the own vectors of step 1 are not there yet
-    await played.bring()
-    assert sum(peer.bringing.brought_bytes for peer in played.peers) - before == 2 * VECTOR_BYTES
-    played.scene.turn()
+    assert not brought.said  # the own vectors of step 1 are not there yet
+    await brought.bring()
+    assert sum(peer.bringing.brought_bytes for peer in brought.peers) - before == 2 * VECTOR_BYTES
+    brought.scene.turn()
     await audit(auditor)
-    assert played.said == [(GOOD, VOID)]
+    assert brought.said == [(GOOD, VOID)]
     assert [ask.over for ask in computing.asked] == [(), ()]
 
 
-async def test_an_own_vector_that_its_key_does_not_bring_is_withheld_once_its_time_is_over(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    played.forget(played.peers[1], " mean 0", " mean 1")
-    auditor, computing = named(played, needs(1), found(GOOD, DEMOTED))
+async def test_an_own_vector_that_its_key_does_not_bring_is_withheld_once_its_time_is_over(brought: Played) -> None:
+    brought.forget(brought.peers[1], " mean 0", " mean 1")
+    auditor, computing = named(brought, needs(1), found(GOOD, DEMOTED))
     await audit(auditor)
-    await played.bring_until_late()
+    await brought.bring_until_late()
     await audit(auditor)
-    assert played.said == [(GOOD, DEMOTED)]
+    assert brought.said == [(GOOD, DEMOTED)]
     assert [ask.over for ask in computing.asked] == [(), (1,)]
 
 
-async def test_whoever_had_no_time_to_bring_an_own_vector_has_not_withheld_it(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring_until_late(but=1)
-    auditor, computing = named(played, needs(1), found(GOOD, DEMOTED))
+async def test_whoever_had_no_time_to_bring_an_own_vector_has_not_withheld_it(entered: Played) -> None:
+    await entered.bring_until_late(but=1)
+    auditor, computing = named(entered, needs(1), found(GOOD, DEMOTED))
     await audit(auditor)
     for _ in range(4):
-        played.scene.turn()
+        entered.scene.turn()
         await audit(auditor)
-    assert not played.said
+    assert not entered.said
     assert len(computing.asked) == 1
 
 
-async def test_a_step_that_does_not_fit_after_one_whose_vectors_lack_is_asked_for_as_well(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    played.forget(played.peers[1])
-    auditor, computing = named(played, needs(0), needs(1), found(GOOD, DEMOTED))
+async def test_a_step_that_does_not_fit_after_one_whose_vectors_lack_is_asked_for_as_well(brought: Played) -> None:
+    brought.forget(brought.peers[1])
+    auditor, computing = named(brought, needs(0), needs(1), found(GOOD, DEMOTED))
     await audit(auditor)
-    await played.bring_until_late()
+    await brought.bring_until_late()
     await audit(auditor)
-    assert not played.said
+    assert not brought.said
     assert [ask.over for ask in computing.asked] == [(), (0,)]
 
 
@@ -213,20 +220,18 @@ async def test_what_nobody_brings_is_withheld_once_its_time_is_over(tmp_path: Pa
     assert not scene.reputation.is_proven(A.public_key)
 
 
-async def test_who_reaches_no_operator_says_of_nobody_that_it_withheld_anything(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
-    while played.scene.reputation.round < 1 + KEPT_ROUNDS:
-        played.scene.turn()
-    played.scene.network.lost = lambda _sender, _receiver, method: method == VECTOR
+async def test_who_reaches_no_operator_says_of_nobody_that_it_withheld_anything(entered: Played) -> None:
+    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    while entered.scene.reputation.round < 1 + KEPT_ROUNDS:
+        entered.scene.turn()
+    entered.scene.network.lost = lambda _sender, _receiver, method: method == VECTOR
     await audit(auditor)
-    assert not played.said
+    assert not entered.said
     assert not computing.asked
-    played.scene.network.lost = lambda *_: False
-    played.scene.turn()
+    entered.scene.network.lost = lambda *_: False
+    entered.scene.turn()
     await audit(auditor)
-    assert played.said == [(DEMOTED, DEMOTED)]
+    assert entered.said == [(DEMOTED, DEMOTED)]
 
 
 async def test_of_several_operators_a_quorum_has_to_say_that_nobody_brought_it(tmp_path: Path) -> None:
@@ -269,42 +274,34 @@ async def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> Non
     assert not computing.asked
 
 
-async def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(tmp_path: Path) -> None:
+async def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(entered: Played) -> None:
     """Operators remove what was brought once it is paid, and may know that before the auditor does."""
-    played = await played_in(tmp_path)
-    await played.enter()
-    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
-    while played.scene.reputation.round < PENDING_ROUNDS:
-        played.scene.turn()
+    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    while entered.scene.reputation.round < PENDING_ROUNDS:
+        entered.scene.turn()
     assert await auditor.assignments()
     await audit(auditor)
-    assert not played.said
+    assert not entered.said
     assert not computing.asked
 
 
-async def test_an_auditor_without_room_for_what_was_brought_blames_nobody(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    auditor, computing = named(played, max_bytes=VECTOR_BYTES)
+async def test_an_auditor_without_room_for_what_was_brought_blames_nobody(brought: Played) -> None:
+    auditor, computing = named(brought, max_bytes=VECTOR_BYTES)
     for _ in range(KEPT_ROUNDS + 2):
-        played.scene.turn()
+        brought.scene.turn()
         await audit(auditor)
-    assert not played.said
+    assert not brought.said
     assert not computing.asked
 
 
-async def test_who_cannot_read_what_it_fetched_blames_nobody(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    auditor, _ = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
-    await played.bring_until_late()
+async def test_who_cannot_read_what_it_fetched_blames_nobody(brought: Played) -> None:
+    auditor, _ = named(brought, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    await brought.bring_until_late()
     await audit(auditor)
-    assert not played.said
+    assert not brought.said
 
 
-async def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+async def test_what_is_here_is_not_fetched_again_and_what_cannot_be_judged_is_not_said_to_be_good(tmp_path: Path) -> None:
     played = await played_in(tmp_path)
     asked = list[PublicKey]()
 
@@ -321,30 +318,18 @@ async def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
     assert pages > 2
     played.scene.turn()
     await audit(auditor)
-    assert len(computing.asked) == 2
-    assert len(asked) == pages
-
-
-async def test_what_cannot_be_judged_is_not_said_to_be_good(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    auditor, _ = named(played, Found(Said.NOTHING, (), 0, "saturated", 1))
-    await audit(auditor)
+    assert (len(computing.asked), len(asked)) == (2, pages)
     assert not played.said
 
 
-async def test_a_paused_auditor_has_no_process_and_goes_on_when_it_may(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
-    await played.enter()
-    await played.bring()
-    auditor, computing = named(played)
+async def test_a_paused_auditor_has_no_process_and_goes_on_when_it_may(brought: Played) -> None:
+    auditor, computing = named(brought)
     auditor.pause()
     keeping = asyncio.create_task(auditor.keep())
     await asyncio.sleep(0)
     assert not computing.asked
     auditor.resume()
-    await until(lambda: bool(played.said))
+    await until(lambda: bool(brought.said))
     auditor.limit(0, 100)
     await until(lambda: computing.is_closed)
     keeping.cancel()
