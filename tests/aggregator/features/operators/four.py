@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators import verdicts
 from manta_swarm.aggregator.features.operators.leader import Leader
@@ -210,6 +212,7 @@ def of_four(config: RunConfig = OF_FOUR) -> Callable[[Story], Callable[[Path], C
     """Make a test of a story of four operators of the run that ``config`` describes."""
 
     def test_of(story: Story) -> Callable[[Path], Coroutine[Any, Any, None]]:
+        @pytest.mark.virtual_time
         async def test(tmp_path: Path) -> None:
             async with Four(tmp_path, config) as four:
                 await story(four)

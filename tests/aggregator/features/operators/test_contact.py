@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from manta_swarm.aggregator.features.operators.contact import SILENT_S, Contact
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -38,66 +40,59 @@ def address(place: int) -> str:
     return f"/ip4/10.0.0.{place + 1}/tcp/31000/p2p/{peer_name(KEYS[place])}"
 
 
-def test_a_quorum_is_there_or_lost(tmp_path: Path) -> None:
-    async def scene() -> None:
-        world = Scene(tmp_path)
-        contact = await world.start()
-        assert not contact.is_quorum()
-        keeping = asyncio.create_task(contact.keep())
-        await until(lambda: len(contact.heard) == 3)
-        losing = asyncio.create_task(contact.lost())
-        for key in KEYS[1:3]:
-            del world.network.endpoints[key]
-        world.clock.advance(SILENT_S)
-        await asyncio.wait_for(losing, 60)
-        await until(lambda: contact.heard == [KEYS[3]])
-        assert not contact.is_quorum()
-        await serve_pings(world.network.endpoint(KEYS[1]))
-        await until(contact.is_quorum)
-        keeping.cancel()
-
-    asyncio.run(scene())
+@pytest.mark.virtual_time
+async def test_a_quorum_is_there_or_lost(tmp_path: Path) -> None:
+    world = Scene(tmp_path)
+    contact = await world.start()
+    assert not contact.is_quorum()
+    keeping = asyncio.create_task(contact.keep())
+    await until(lambda: len(contact.heard) == 3)
+    losing = asyncio.create_task(contact.lost())
+    for key in KEYS[1:3]:
+        del world.network.endpoints[key]
+    world.clock.advance(SILENT_S)
+    await asyncio.wait_for(losing, 60)
+    await until(lambda: contact.heard == [KEYS[3]])
+    assert not contact.is_quorum()
+    await serve_pings(world.network.endpoint(KEYS[1]))
+    await until(contact.is_quorum)
+    keeping.cancel()
 
 
-def test_one_that_was_away_finds_the_others_where_it_saw_them_last(tmp_path: Path) -> None:
-    async def scene() -> None:
-        world = Scene(tmp_path)
-        keeping = asyncio.create_task((await world.start()).keep())
-        path = tmp_path / "operators" / "addresses.json"
-        await until(lambda: path.exists() and len(json.loads(path.read_text())) == 3)
-        keeping.cancel()
-        asked: list[tuple[PublicKey, list[str]]] = []
+@pytest.mark.virtual_time
+async def test_one_that_was_away_finds_the_others_where_it_saw_them_last(tmp_path: Path) -> None:
+    world = Scene(tmp_path)
+    keeping = asyncio.create_task((await world.start()).keep())
+    path = tmp_path / "operators" / "addresses.json"
+    await until(lambda: path.exists() and len(json.loads(path.read_text())) == 3)
+    keeping.cancel()
+    asked: list[tuple[PublicKey, list[str]]] = []
 
-        class Meeting(MemoryEndpoint):
-            async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
-                asked.append((key, list(maddrs)))
+    class Meeting(MemoryEndpoint):
+        async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+            asked.append((key, list(maddrs)))
 
-        node = world.network.endpoints[KEYS[0]] = Meeting(world.network, KEYS[0])
-        for key in KEYS[1:]:
-            del world.network.endpoints[key]
-        again = asyncio.create_task(Contact(node, OPERATORS, tmp_path).keep())
-        await until(lambda: len(asked) >= 3)
-        again.cancel()
-        assert sorted(asked)[:3] == sorted((KEYS[place], [address(place)]) for place in (1, 2, 3))
-
-    asyncio.run(scene())
+    node = world.network.endpoints[KEYS[0]] = Meeting(world.network, KEYS[0])
+    for key in KEYS[1:]:
+        del world.network.endpoints[key]
+    again = asyncio.create_task(Contact(node, OPERATORS, tmp_path).keep())
+    await until(lambda: len(asked) >= 3)
+    again.cancel()
+    assert sorted(asked)[:3] == sorted((KEYS[place], [address(place)]) for place in (1, 2, 3))
 
 
-def test_addresses_that_somebody_edited_are_left(tmp_path: Path) -> None:
-    async def scene() -> None:
-        path = tmp_path / "operators" / "addresses.json"
-        path.parent.mkdir()
-        for text in (
-            "",
-            "{",
-            "[]",
-            '{"a": ["nowhere"]}',
-            '{"a": 7}',
-            '{"a": [7]}',
-            "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
-        ):
-            path.write_text(text)
-            contact = await Scene(tmp_path).start()
-            assert not contact.heard
-
-    asyncio.run(scene())
+async def test_addresses_that_somebody_edited_are_left(tmp_path: Path) -> None:
+    path = tmp_path / "operators" / "addresses.json"
+    path.parent.mkdir()
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"a": ["nowhere"]}',
+        '{"a": 7}',
+        '{"a": [7]}',
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+    ):
+        path.write_text(text)
+        contact = await Scene(tmp_path).start()
+        assert not contact.heard

@@ -12,6 +12,8 @@ from tests.aggregator.features.operators.four import FOUR, Four
 from tests.aggregator.real_run import everybodys
 from tests.memory_log import until
 
+pytestmark = pytest.mark.virtual_time
+
 LEADER, FOLLOWER, NEXT, AWAY = 0, 1, 2, 3
 
 
