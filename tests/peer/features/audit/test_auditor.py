@@ -301,25 +301,22 @@ async def test_who_cannot_read_what_it_fetched_blames_nobody(brought: Played) ->
     assert not brought.said
 
 
-async def test_what_is_here_is_not_fetched_again_and_what_cannot_be_judged_is_not_said_to_be_good(tmp_path: Path) -> None:
-    played = await played_in(tmp_path)
+async def test_what_is_here_is_not_fetched_again_and_what_cannot_be_judged_is_not_said_to_be_good(brought: Played) -> None:
     asked = list[PublicKey]()
 
     def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
         asked.extend([receiver] if method == VECTOR else [])
         return False
 
-    await played.enter()
-    await played.bring()
-    played.scene.network.lost = lost
-    auditor, computing = named(played, Found(Said.NOTHING, (), 0, "saturated", 1))
+    brought.scene.network.lost = lost
+    auditor, computing = named(brought, *[Found(Said.NOTHING, (), 0, "saturated", 1)] * 2)
     await audit(auditor)
     pages = len(asked)
     assert pages > 2
-    played.scene.turn()
+    brought.scene.turn()
     await audit(auditor)
     assert (len(computing.asked), len(asked)) == (2, pages)
-    assert not played.said
+    assert not brought.said
 
 
 async def test_a_paused_auditor_has_no_process_and_goes_on_when_it_may(brought: Played) -> None:

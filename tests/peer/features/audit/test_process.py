@@ -1,8 +1,9 @@
-"""The process that computes audits, started for real: real gradients, vectors from files, one answer after the other."""
+"""The process that computes audits, forked: real gradients, vectors from files, one answer after the other."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from manta_swarm.automl.data.catalog import digits as load_digits
 from manta_swarm.automl.spaces.space import TINY
@@ -15,55 +16,57 @@ from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import Outcome
 from tests.automl.training.test_audit import MIN_EXPONENT, Cohort, Run, reversed_, run_of
+from tests.runtime.forked_child import forked_children
+
+__all__ = ["forked_children"]
+
+pytestmark = pytest.mark.swarm
 
 PEERS = sorted((Identity(sha256(name)) for name in (b"one", b"other")), key=lambda each: each.public_key)
 
 
-def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_children")
+async def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it_needs(tmp_path: Path) -> None:
     digits = load_digits()
     run = run_of(digits, 1, "int16", TINY)  # which another process knows
     operator = Identity(b"\x0b" * 32)
     signed = SignedManifest.sign(replace(run.manifest, data_digest=digits.digest), operator)
     honest, lying = of_two(run), of_two(run, lies=True)
+    folder = VectorsFolder(tmp_path / "fetched", kept_rounds=10, max_bytes=1 << 30)
+    process = await Process.start(signed, tmp_path / "fetched", None)
+    worked = list[float]()
 
-    async def scenario() -> None:
-        folder = VectorsFolder(tmp_path / "fetched", kept_rounds=10, max_bytes=1 << 30)
-        process = await Process.start(signed, tmp_path / "fetched", None)
-        worked = list[float]()
+    async def answer(what: tuple[Cohort, Ask]) -> Found:
+        found = await process.answer(what[1])
+        while found.said == Said.WORKING:
+            worked.append(found.cpu_ms / 1000)
+            found = await process.go_on()
+        return found
 
-        async def answer(what: tuple[Cohort, Ask]) -> Found:
-            found = await process.answer(what[1])
-            while found.said == Said.WORKING:
-                worked.append(found.cpu_ms / 1000)
-                found = await process.go_on()
-            return found
-
-        try:
-            lacks = await answer(honest)  # which takes no weights
-            assert (lacks.said, lacks.outcomes, worked) == (Said.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
-            await process.load(run.state.parameters, None)
-            keep(folder, honest)
-            good = await answer(honest)
-            assert (good.said, good.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.GOOD))
-            assert len(worked) == honest[0].members[0].steps[0].count + honest[0].members[1].steps[0].count
-            keep(folder, lying)
-            needs = await answer(lying)
-            assert (needs.said, needs.step) == (Said.NEEDS, 0)
-            done = len(worked)
-            assert (await answer(lying)).said == Said.NEEDS  # nothing was brought since
-            keep(folder, lying, own=True)
-            found = await answer(lying)
-            assert (found.said, found.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.VOID))
-            assert len(worked) == done  # nothing is computed twice
-            folder.keep_only(lying[1].header.contribution.digest, [vector_digest(mean) for mean in lying[0].means])
-            cohort, ask = lying
-            await process.load(run.state.parameters, None)  # it begins anew
-            withheld = await answer((cohort, replace(ask, over=(0,))))
-            assert (withheld.said, withheld.outcomes) == (Said.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
-        finally:
-            await process.close()
-
-    asyncio.run(scenario())
+    try:
+        lacks = await answer(honest)  # which takes no weights
+        assert (lacks.said, lacks.outcomes, worked) == (Said.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
+        await process.load(run.state.parameters, None)
+        keep(folder, honest)
+        good = await answer(honest)
+        assert (good.said, good.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.GOOD))
+        assert len(worked) == honest[0].members[0].steps[0].count + honest[0].members[1].steps[0].count
+        keep(folder, lying)
+        needs = await answer(lying)
+        assert (needs.said, needs.step) == (Said.NEEDS, 0)
+        done = len(worked)
+        assert (await answer(lying)).said == Said.NEEDS  # nothing was brought since
+        keep(folder, lying, own=True)
+        found = await answer(lying)
+        assert (found.said, found.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.VOID))
+        assert len(worked) == done  # nothing is computed twice
+        folder.keep_only(lying[1].header.contribution.digest, [vector_digest(mean) for mean in lying[0].means])
+        cohort, ask = lying
+        await process.load(run.state.parameters, None)  # it begins anew
+        withheld = await answer((cohort, replace(ask, over=(0,))))
+        assert (withheld.said, withheld.outcomes) == (Said.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
+    finally:
+        await process.close()
 
 
 def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
