@@ -6,86 +6,81 @@ import math
 import resource
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.network import http_server
 from manta_swarm.network.http_server import Places, allow_files, answering
 
-Story = Callable[[str, int, asyncio.Event], Awaitable[None]]
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where servers listen: on a Unix socket what is sent is there at once, so time may be virtual."""
+    return tmp_path / "socket"
 
 
-def served(
-    story: Story, patch: pytest.MonkeyPatch, stalled_s: float = 0.3, asking_s: float = 0.3, most: int = 8, of_address: int | None = None
-) -> None:
-    """Play a story with a server whose one page never ends, and that tells when a reader of it is gone."""
-    patch.setattr(http_server, "_LAG_S", 0.1)
-    patch.setattr(http_server, "_TAKES_S", stalled_s)
-    patch.setattr(http_server, "_ASKING_S", asking_s)
-    patch.setattr(http_server, "_LOOK_S", 0.1)
+@contextlib.asynccontextmanager
+async def served(path: Path, most: int = 8) -> AsyncIterator[asyncio.Event]:
+    """Serve with so many places; one page never ends. Yield what is set once a reader of that is gone."""
+    gone = asyncio.Event()
 
-    async def play() -> None:
-        gone = asyncio.Event()
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            while (await receive()).get("more_body"):
+                pass
+        if scope["path"] == "/short":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.create_task(receive())
+        while not leaving.done() or leaving.result()["type"] != "http.disconnect":
+            if leaving.done():
+                leaving = asyncio.create_task(receive())
+            await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
+            await asyncio.sleep(0)
+        gone.set()
 
-        async def endless(scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] == "POST":
-                while (await receive()).get("more_body"):
-                    pass
-            if scope["path"] == "/short":
-                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-                await send({"type": "http.response.body", "body": b"ok"})
-                return
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            leaving = asyncio.create_task(receive())
-            while not leaving.done() or leaving.result()["type"] != "http.disconnect":
-                if leaving.done():
-                    leaving = asyncio.create_task(receive())
-                await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
-                await asyncio.sleep(0)
-            gone.set()
-
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            async with asyncio.timeout(60), answering(endless, listening, Places(most, of_address or most), "test"):
-                await story(*listening.getsockname(), gone)
-
-    asyncio.run(play())
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        async with asyncio.timeout(600), answering(endless, listening, Places(most, most), "test"):
+            yield gone
 
 
-def test_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(host: str, port: int, gone: asyncio.Event) -> None:
-        _, writer = await asyncio.open_connection(host, port, limit=1024)
+@pytest.mark.virtual_time
+async def test_who_takes_nothing_is_cut_off(path: Path) -> None:
+    async with served(path) as gone:
+        _, writer = await asyncio.open_unix_connection(path, limit=1024)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await gone.wait()
         writer.close()
 
-    served(story, monkeypatch)
 
-
-def test_who_takes_it_slowly_but_takes_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(host: str, port: int, gone: asyncio.Event) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
+@pytest.mark.virtual_time
+async def test_who_takes_it_slowly_but_takes_it_stays(path: Path) -> None:
+    async with served(path) as gone:
+        reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        for _ in range(200):  # in all longer than what cuts off whoever takes nothing
+        for _ in range(100):  # seconds: in all longer than what cuts off whoever takes nothing
             assert await reader.read(1 << 20)
-            await asyncio.sleep(0.015)
+            await asyncio.sleep(1)
         assert not gone.is_set()
         writer.close()
         await gone.wait()
 
-    served(story, monkeypatch, stalled_s=2.0)
 
-
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     "said", [b"", b"GET /short HT", b"GET /short HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /short HTTP/1.1\r\nhost: x\r\n\r\nGET /sho"]
 )
-def test_who_asks_nothing_or_never_finishes_asking_is_cut_off(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    async def story(host: str, port: int, _gone: asyncio.Event) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
+async def test_who_asks_nothing_or_never_finishes_asking_is_cut_off(path: Path, said: bytes) -> None:
+    async with served(path):
+        reader, writer = await asyncio.open_unix_connection(path)
         writer.write(said)
         answer = await reader.read(1000)
         assert answer.endswith(b"ok") == (b"\r\n\r\n" in said)
@@ -95,8 +90,6 @@ def test_who_asks_nothing_or_never_finishes_asking_is_cut_off(monkeypatch: pytes
             except ConnectionError:
                 break
         writer.close()
-
-    served(story, monkeypatch)
 
 
 @dataclass(eq=False)
@@ -179,35 +172,34 @@ def test_whoever_comes_and_goes_there_are_never_more_places_than_there_are(event
     assert len(places) == 0
 
 
-def test_whoever_brings_something_slowly_is_served_while_others_of_its_address_fill_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(host: str, port: int, _gone: asyncio.Event) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
+@pytest.mark.virtual_time
+async def test_whoever_brings_something_slowly_is_served_while_others_of_its_address_fill_all_places(path: Path) -> None:
+    async with served(path, most=3):
+        reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"POST /short HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n")
         for _ in range(20):
             writer.write(bytes(10_000))
-            silent = [await asyncio.open_connection(host, port) for _ in range(4)]
+            silent = []
+            for _ in range(4):
+                silent.append(await asyncio.open_unix_connection(path))
+                await asyncio.sleep(0.5)
             await asyncio.gather(*(_lost(others) for others, _ in silent[:-3]))
             for _, other in silent:
                 other.close()
         assert (await reader.read(1000)).endswith(b"ok")
         writer.close()
 
-    served(story, monkeypatch, most=3, asking_s=60.0)
 
-
-def test_whoever_brings_next_to_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
-
-    async def story(host: str, port: int, _gone: asyncio.Event) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
+@pytest.mark.virtual_time
+async def test_whoever_brings_next_to_nothing_is_cut_off(path: Path) -> None:
+    async with served(path):
+        reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"POST /short HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n")
         lost = asyncio.create_task(_lost(reader))
         while not lost.done():
             writer.write(b"a")
-            await asyncio.wait((lost,), timeout=0.05)
+            await asyncio.wait((lost,), timeout=1)
         writer.close()
-
-    served(story, monkeypatch)
 
 
 async def _lost(reader: asyncio.StreamReader) -> None:
