@@ -209,6 +209,7 @@ async def wait_ourselves(event: asyncio.Event) -> None:
 
 def test_only_what_hivemind_leaves_when_somebody_hangs_up_is_counted_and_not_told() -> None:
     told: list[str] = []
+    gc.freeze()  # only what comes from here on is looked at
 
     async def whole() -> None:
         loop = asyncio.get_running_loop()
@@ -229,6 +230,8 @@ def test_only_what_hivemind_leaves_when_somebody_hangs_up_is_counted_and_not_tol
 
 
 def test_errors_are_handed_to_the_loop_where_nobody_else_wants_them(caplog: pytest.LogCaptureFixture) -> None:
+    gc.freeze()
+
     async def whole() -> None:
         HangUps.watch()
         await fail(read_daemon_ourselves())

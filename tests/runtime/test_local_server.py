@@ -28,7 +28,8 @@ class Yes:
 
 @pytest.mark.parametrize("what", ["a server", "a control socket"])
 def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_LAST_ANSWERS_S", 0.1)  # these callers ask for nothing
+    monkeypatch.setattr(control, "_LAST_ANSWERS_S", 0.01)  # these callers ask for nothing
+    gc.freeze()  # only what comes from here on is looked at
     path, callers = str(tmp_path / "control"), [socket.socket(socket.AF_UNIX) for _ in range(3 * TURNS)]
 
     async def come_in(turns: int) -> None:
@@ -56,6 +57,7 @@ def test_nothing_stays_open_of_who_comes_in_while_it_closes(tmp_path: Path, what
         caller.close()
 
 
+@pytest.mark.virtual_time
 async def test_who_is_served_may_come_to_its_end_and_who_does_not_is_cut_off(tmp_path: Path) -> None:
     served = asyncio.Semaphore(0)
 
