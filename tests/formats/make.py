@@ -35,7 +35,7 @@ from manta_swarm.protocol.rewards import RoundContributions
 from manta_swarm.protocol.signing import Identity, peer_name, sha256
 from manta_swarm.protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
-from tests.formats.networks import PACKED, opened, shown, write_networks
+from tests.formats.networks import write_networks
 from tests.latency_table import table_of
 from tests.runs import manifest_of
 
@@ -62,11 +62,11 @@ def version() -> str:
     return str(tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]["version"])
 
 
-def make(folder: Path) -> None:
-    """Write the files, and what they hold."""
+def make(folder: Path, *, with_graphs: bool = True) -> None:
+    """Write the files, and what they hold; the graphs of networks, which take a while, only if asked."""
     folder.mkdir(parents=True)
     expected = {"protocol": PROTOCOL, **_log(folder / "log"), **_peer(folder / "peer"), "state": state_digest(STATE).hex()}
-    expected |= {"epsilon": _noise(folder / "peer" / "privacy"), **_networks(folder / "exported")}
+    expected |= {"epsilon": _noise(folder / "peer" / "privacy"), **_networks(folder / "exported", with_graphs=with_graphs)}
     save_snapshot(folder / "state.safetensors", STATE, {"supernet": TINY.name, "dataset": "digits"})
     table_of().save(folder / "table.json")
     write_run_file(folder / "run.toml", RunConfig.thin("stereo"))
@@ -140,10 +140,9 @@ def _noise(path: Path) -> float:
     return round(account.epsilon(), 3)
 
 
-def _networks(folder: Path) -> dict[str, object]:
+def _networks(folder: Path, *, with_graphs: bool) -> dict[str, object]:
     folder.mkdir()
-    write_networks(folder, f"manta-swarm {version()}")
-    return {"classifier": shown(opened(folder / "network")), "stereo": shown(opened(folder / PACKED))}
+    return write_networks(folder, f"manta-swarm {version()}", with_graphs=with_graphs)
 
 
 if __name__ == "__main__":

@@ -18,29 +18,36 @@ from manta_swarm.automl.export.description import Description, Presentation, Pro
 from manta_swarm.automl.export.files import ExportedNetwork, exported_files, open_exported
 from manta_swarm.automl.export.pt2 import read_pt2
 from manta_swarm.automl.export.subnet import Subnet
-from manta_swarm.automl.forms import FORMATS, PT2
-from manta_swarm.automl.models.networks import plain_network
+from manta_swarm.automl.forms import FOLDER, ONNX, PT2
+from manta_swarm.automl.models.networks import deployed, plain_network
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, SearchSpace
 
 PRESENTED = "presented.json"
 PACKED = "stereo.pt2.gz"
+GRAPHS = {"network.pt2": TINY, "network.onnx": TINY, PACKED: STEREO_TINY}
 _METRICS = {"classification": {"accuracy": 0.9375}, "stereo": {"epe": 2.5, "d1": 0.25, "bad3": 0.375}}
 _SHOWN = {"classification": 10, "stereo": 8}  # values of the output
 _DIGITS = 3
 
 
-def write_networks(folder: Path, made_with: str) -> None:
-    """Write the networks as ``manta-search export`` does, from which a later program has to read them.
+def write_networks(folder: Path, made_with: str, *, with_graphs: bool) -> dict[str, object]:
+    """Write the networks as ``manta-search export`` does, from which a later program has to read them; return what each makes of its input.
 
     These tell nothing of pictures, classes and licences, as the first ones did; a description that does stands by itself.
     """
-    forms = {form: "network" if form == "folder" else f"network.{form}" for form in FORMATS}
-    files, _ = exported_files(_subnet(TINY, made_with), forms)
+    classifier, stereo = subnet_of(TINY, made_with), subnet_of(STEREO_TINY, made_with)
     (folder / PRESENTED).write_text(_presented(made_with).to_json(indent=1) + "\n")
-    packed, _ = exported_files(_subnet(STEREO_TINY, made_with), {PT2: "stereo.pt2"})
-    for name, data in {**files, PACKED: gzip.compress(packed["stereo.pt2"], mtime=0)}.items():
+    files, _ = exported_files(classifier, {FOLDER: "network", **{graph: f"network.{graph}" for graph in (PT2, ONNX) if with_graphs}})
+    if with_graphs:
+        packed, _ = exported_files(stereo, {PT2: "stereo.pt2"})
+        files[PACKED] = gzip.compress(packed["stereo.pt2"], mtime=0)
+    for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
+    made = {"classifier": classifier, "stereo": stereo}
+    return {
+        name: shown(ExportedNetwork(each.description, deployed(each.network, each.description.space.task))) for name, each in made.items()
+    }
 
 
 @cache
@@ -61,7 +68,8 @@ def shown(network: ExportedNetwork) -> list[float]:
     return [round(value, _DIGITS) for value in output.flatten()[:: output.numel() // count][:count].tolist()]
 
 
-def _subnet(space: SearchSpace, made_with: str) -> Subnet:
+def subnet_of(space: SearchSpace, made_with: str) -> Subnet:
+    """Return the network of a search space that is kept, and what it says of itself."""
     architecture = space.smallest()
     description = Description(
         supernet=space.name,
@@ -80,7 +88,7 @@ def _subnet(space: SearchSpace, made_with: str) -> Subnet:
 def _presented(made_with: str) -> Description:
     preparation = Preparation(CENTRE_SQUARE, 255, 28)
     titles = ("T-shirt/top", *"123456789")
-    return replace(_subnet(TINY, made_with).description, presentation=Presentation(preparation, titles, "mit", "unknown"))
+    return replace(subnet_of(TINY, made_with).description, presentation=Presentation(preparation, titles, "mit", "unknown"))
 
 
 def _with_placed_weights(network: nn.Module) -> nn.Module:
