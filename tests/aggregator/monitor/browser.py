@@ -1,6 +1,6 @@
 """A real Chromium for tests: the machine's own, without a window, driven by playwright.
 
-A module that uses it imports the fixtures ``browser`` and ``screens``. The browser lives as long as the module: playwright's loop runs in
+A module that uses it imports the fixture ``browser``. The browser lives as long as the module: playwright's loop runs in
 the thread of the tests while it does, and tests elsewhere start loops of their own.
 """
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.programs_needed import lack
 
+SCREENS = os.environ.get("MANTA_SCREENS")  # read before tests, which begin with none of Manta's variables
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -39,10 +40,7 @@ def browser() -> Iterator[Any]:
             running.close()
 
 
-@pytest.fixture(scope="module")
-def screens(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pictures of the page are kept in: ``MANTA_SCREENS``, or one beside the tests' other folders."""
-    named = os.environ.get("MANTA_SCREENS")
-    folder = Path(named) if named else tmp_path_factory.mktemp("screens")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def picture(page: Any, name: str, *, whole: bool = True) -> None:
+    """Keep a picture of a page, or of what is seen of it, in the folder that ``MANTA_SCREENS`` says; nobody looks where it says none."""
+    if SCREENS:
+        page.screenshot(path=Path(SCREENS, f"{name}.png"), full_page=whole)

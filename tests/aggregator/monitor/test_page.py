@@ -1,7 +1,7 @@
 """The monitor's page in a real browser: what it shows, what it checks, and who can use it.
 
-One run for the module, whose log grows a round when a test says so, and its monitor; the last test is of a real swarm. Pictures are kept,
-see ``browser.screens``.
+One run for the module, whose log grows a round when a test says so, and its monitor; the last test is of a real swarm. Pictures are kept
+where ``browser.picture`` says.
 """
 
 import json
@@ -23,13 +23,13 @@ from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.automl.training.update import State
 from manta_swarm.protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import live_of, open_round, write_live
-from tests.aggregator.monitor.browser import browser, screens
+from tests.aggregator.monitor.browser import browser, picture
 from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
 from tests.aggregator.monitor.test_program import at_work
 from tests.aggregator.real_run import DATASET, PEERS, commit, made, made_together, opened
 from tests.network.processes import DEADLINE_S, LITTLE_WORK, Programs, small_run
 
-__all__ = ["browser", "screens"]
+__all__ = ["browser"]
 
 pytestmark = pytest.mark.swarm
 
@@ -294,7 +294,7 @@ def test_a_head_that_nobody_signed_is_refused_at_the_next_visit_and_a_history_th
 
 @pytest.mark.parametrize(("watched", "size"), [(DESKTOP, "desktop"), (PHONE, "phone")], indirect=["watched"], ids=["desktop", "phone"])
 def test_everybody_can_use_it_in_the_light_and_in_the_dark_and_the_checks_find_faults_where_there_are_some(
-    watched: Watched, screens: Path, size: str
+    watched: Watched, size: str
 ) -> None:
     page = watched.page
     watched.open()
@@ -304,8 +304,8 @@ def test_everybody_can_use_it_in_the_light_and_in_the_dark_and_the_checks_find_f
     page.evaluate("scrollTo(0, 0)")
     for colours in COLOURS:
         page.emulate_media(color_scheme=colours)
-        page.screenshot(path=screens / f"{size}-{colours}.png")
-        page.screenshot(path=screens / f"{size}-{colours}-whole.png", full_page=True)
+        picture(page, f"{size}-{colours}", whole=False)
+        picture(page, f"{size}-{colours}-whole")
     assert _check(page, 1) == "verdict true"
     for summary in page.locator("details > summary").all():
         if summary.is_visible():

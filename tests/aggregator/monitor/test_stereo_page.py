@@ -19,14 +19,14 @@ from manta_swarm.automl.spaces.cost import cost_table, macs
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.protocol.manifest import SignedManifest
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
-from tests.aggregator.monitor.browser import browser, screens
+from tests.aggregator.monitor.browser import browser, picture
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
 from tests.aggregator.monitor.test_program import at_work
 from tests.aggregator.small_run import OPERATOR, create
 from tests.network.processes import DEADLINE_S
 from tests.runs import manifest_of
 
-__all__ = ["browser", "screens"]
+__all__ = ["browser"]
 
 RECORDED = Path(__file__).parent / "recorded_stereo"
 INDEX = PicturesIndex.model_validate_json((RECORDED / "pictures" / "index.json").read_bytes())
@@ -125,7 +125,7 @@ def _see_members_front(page: Any) -> None:
 
 
 @pytest.mark.swarm
-def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str) -> None:
+def test_a_stereo_run_is_shown(browser: Any, address: str) -> None:
     page = browser.new_page(viewport=DESKTOP, reduced_motion="reduce")
     problems: list[str] = []
     page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
@@ -158,7 +158,7 @@ def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str) -> Non
         page.set_viewport_size(size)
         page.emulate_media(color_scheme=colours)
         page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=WAIT_MS)  # it is no wider than the screen
-        page.screenshot(path=screens / f"stereo-{name}-{colours}.png", full_page=True)
+        picture(page, f"stereo-{name}-{colours}")
         assert structure_faults(page) == []
         assert contrast_faults(page) == []
     assert problems == []

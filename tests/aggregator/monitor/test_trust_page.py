@@ -14,14 +14,14 @@ from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.sight import Sight
 from tests.aggregator.audited_log import AuditedRun
 from tests.aggregator.monitor.asgi import live_of, write_live
-from tests.aggregator.monitor.browser import browser, screens
+from tests.aggregator.monitor.browser import browser, picture
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
 from tests.aggregator.monitor.test_trust import DOUBTED, HONEST, LIAR, audited_run, demoted_run, name
 from tests.audited import verdict_of
 from tests.network.processes import DEADLINE_S
 from tests.runs import FixedTrainingSpec
 
-__all__ = ["browser", "screens"]
+__all__ = ["browser"]
 
 WAIT_MS = 1000 * DEADLINE_S
 
@@ -78,7 +78,7 @@ def served(directory: Path) -> Iterator[str]:
 @contextmanager
 def opened(browser: Any, address: str) -> Iterator[Any]:
     """A page that has to be without faults at the end."""
-    page, problems = browser.new_page(), list[str]()
+    page, problems = browser.new_page(reduced_motion="reduce"), list[str]()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(address)
     yield page
@@ -88,7 +88,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     page.close()
 
 
-def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_checks(address: str, browser: Any, screens: Path) -> None:
+def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_checks(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
         fault = page.locator("#trust-faults tbody tr")
@@ -115,7 +115,7 @@ def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_
         assert "pending" in page.locator("#credit-sub").text_content()
         page.locator("#rounds-rows button").last.click()
         page.locator("#round-detail td", has_text="found good").first.wait_for(timeout=WAIT_MS)
-        page.screenshot(path=screens / "trust.png", full_page=True)
+        picture(page, "trust")
         page.goto(f"{address}#peer={name(LIAR)}")
         page.locator("#peer-answer", has_text="Its work was found false").wait_for(timeout=WAIT_MS)
         page.goto(f"{address}#peer={name(HONEST)}")
@@ -123,7 +123,7 @@ def test_what_was_found_out_is_shown_with_its_verdicts_whose_proofs_the_browser_
 
 
 def test_of_a_run_that_is_over_and_not_settled_nobody_is_at_work_and_what_is_pending_is_said(
-    finished: tuple[str, str], browser: Any, screens: Path
+    finished: tuple[str, str], browser: Any
 ) -> None:
     with opened(browser, f"{finished[0]}#peer={name(HONEST)}") as page:
         page.locator("#fact-peers-name", has_text="Computers that took part").wait_for(timeout=WAIT_MS)
@@ -140,10 +140,10 @@ def test_of_a_run_that_is_over_and_not_settled_nobody_is_at_work_and_what_is_pen
         for words in ("Computers at work", "at work", "gone", "late"):
             assert page.get_by_text(words, exact=True).locator("visible=true").count() == 0
         page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=screens / "finished.png", full_page=True)
+        picture(page, "finished")
 
 
-def test_of_a_run_that_is_settled_all_is_paid(finished: tuple[str, str], browser: Any, screens: Path) -> None:
+def test_of_a_run_that_is_settled_all_is_paid(finished: tuple[str, str], browser: Any) -> None:
     with opened(browser, finished[1]) as page:
         page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
         page.locator("#trust-sub", has_text="The run is settled: all that it pays is paid.").wait_for(timeout=WAIT_MS)
@@ -156,4 +156,4 @@ def test_of_a_run_that_is_settled_all_is_paid(finished: tuple[str, str], browser
         page.locator("#entries-rows td", has_text="all is paid").wait_for(timeout=WAIT_MS)
         page.locator("#credits-rows tr").first.wait_for(timeout=WAIT_MS)
         assert "pending" not in page.locator("#credit-sub").text_content()
-        page.screenshot(path=screens / "settled.png", full_page=True)
+        picture(page, "settled")
