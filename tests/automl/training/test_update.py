@@ -1,7 +1,3 @@
-import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from manta_swarm.automl.models.classifier import Classifier
-from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import (
     State,
-    _known_vector,
     initial_state,
-    known_digest,
     next_state,
     num_moments,
     self_test,
@@ -37,6 +29,8 @@ from manta_swarm.protocol.exchange import GROUP_VALUES
 from manta_swarm.protocol.fields import MAX_ROUND
 from manta_swarm.protocol.manifest import Optimizer, Recipe
 from manta_swarm.protocol.signing import sha256
+from tests import forked
+from tests.automl.training import instruction_sets
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20, "0.9", "0.5")
@@ -195,53 +189,22 @@ def test_the_first_state_is_of_round_zero_with_empty_moments() -> None:
     assert state_digest(state) != state_digest(initial_state(plan_of(ADAMW, seed=4)))
 
 
-PLACES = (0, 1, 7, 8, 15, 16, 33_333, 69_999, 70_000)  # of the vectors that the self-test uses
-TOO_MUCH = 2.0**64  # its square is 2^128; that of the number below is the largest that float32 has room for
-
-
-def steps_around_the_largest_number() -> list[str]:
-    """What becomes of a mean that overflows in one place, or nearly does; for each place whether the step was taken, and the digest."""
-    found = []
-    state = State(0, _known_vector(1), (_known_vector(2), _known_vector(3).abs()))  # torch's own random numbers would differ
-    known = _known_vector(4)
-    for place in PLACES:
-        for value in (np.nextafter(np.float32(TOO_MUCH), np.float32(0)), np.float32(TOO_MUCH)):
-            mean = known.clone()
-            mean[place] = -float(value)
-            following = next_state(state, mean, plan_of(ADAMW))
-            found += [str(not torch.equal(following.parameters, state.parameters)), state_digest(following).hex()]
-    return found
-
-
-def sorted_digest() -> str:
-    """Return the digest of channels that were sorted."""
-    vector_N = _known_vector(3).repeat(4)[: Classifier(TINY).num_weights]
-    return hashlib.sha256(sort_channels(vector_N, (), "classifier-tiny")[0].numpy().tobytes()).hexdigest()
-
-
-def digests_by_threads() -> list[list[str]]:
-    """Return this process's instruction set; then the digests of updates and of a sort, and those steps, by one thread and by two."""
-    before, found = torch.get_num_threads(), []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        found.append([known_digest(), sorted_digest(), *steps_around_the_largest_number()])
-    torch.set_num_threads(before)
-    return [[torch.backends.cpu.get_cpu_capability().lower()], *found]
-
-
-def test_every_instruction_set_takes_the_same_steps_and_sorts_alike() -> None:
-    """Each other one is the only one that another process uses."""
+def test_every_instruction_set_takes_the_same_steps_and_sorts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other one is the only one that another process uses; a machine that lacks one uses another."""
     self_test()
-    (own,), here, by_two_threads = digests_by_threads()
+    own, here, by_two_threads = instruction_sets.digests_by_threads()
     assert here == by_two_threads
-    assert here[2::2] == ["True", "False"] * len(PLACES)
-    program = "from tests.automl.training import test_update; [print(*line) for line in test_update.digests_by_threads()]"
+    assert here.split()[2::2] == ["True", "False"] * len(instruction_sets.PLACES)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    found = set()
     for capability in {"default", "avx2", "avx512"} - {own}:
-        environment, root = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "OMP_WAIT_POLICY": "passive"}, Path(__file__).parents[3]
-        command = [sys.executable, "-c", program]
-        output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
-        (used,), *found = (line.split() for line in output.splitlines())
-        assert used != capability or found == [here, here], capability  # a machine that lacks one uses another
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+        ended = forked.run("tests.automl.training.instruction_sets")
+        assert ended.returncode == 0, ended.stderr
+        used, *digests = ended.stdout.splitlines()
+        assert digests == [here, here], used
+        found.add(used)
+    assert "default" in found | {own}
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
