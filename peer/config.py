@@ -127,7 +127,9 @@ class PeerConfig(Limits):
     private_noise: float | None = Field(
         default=None, gt=0, le=1e6, description="private data: deviation of the noise on what is handed in, as a multiple of private_clip"
     )
-    private_clip: float | None = Field(default=None, gt=0, le=1e30, description="private data: the norm to which it is clipped before")
+    private_clip: float | None = Field(
+        default=None, gt=0, le=1e30, description="private data: the norm to which a vector is clipped before noise is added"
+    )
     private_epsilon: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="private data with noise: leave before more than this epsilon is given away"
     )

@@ -11,9 +11,9 @@ from manta_swarm.protocol.errors import UserError
 @click.command()
 @DIRECTORY
 @click.option("--keys", type=click.IntRange(1), default=1, metavar="N", help="How many peers it lets in.  [default: 1]")
-@click.option("--until-round", type=click.IntRange(1), metavar="R", help="They come in before this round is over.  [default: the last]")
-@click.option("--guest", is_flag=True, help="They look on and search, and train nothing.")
-@click.option("--proven", is_flag=True, help="In an audited run: they count as proven from the start.")
+@click.option("--until-round", type=click.IntRange(1), metavar="R", help="Peers come in before this round is over.  [default: the last]")
+@click.option("--guest", is_flag=True, help="Peers look on and search, and train nothing.")
+@click.option("--proven", is_flag=True, help="Peers count as proven from the start; in an audited run.")
 @click.option("--out", type=FILE, metavar="FILE", help="New file for it, which nobody else can read.  [default: print it]")
 def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
     """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""

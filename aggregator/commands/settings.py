@@ -17,7 +17,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 @RUN_FILE
 @click.option("--task", type=click.Choice(TASKS), help="Task that the settings suit.  [default: classification]")
 @click.option("--dense", is_flag=True, default=None, help="Exchange every value, one step a round: for few peers with fast links.")
-@click.option("--name", metavar="NAME", help="Shown to volunteers.  [default: the data set's]")
+@click.option("--name", metavar="NAME", help="Run's name, shown to volunteers.  [default: the data set's]")
 @click.option("--dataset", metavar="NAME", help="Data set; see manta-search data.  [default: the task's usual one]")
 @click.option("--supernet", metavar="NAME", help="Weights that all subnets share.  [default: the task's small ones]")
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Exchanges of the whole swarm.  [default: the task's usual number]")

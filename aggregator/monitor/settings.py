@@ -21,7 +21,7 @@ _SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the lin
 class MonitorSection(Section):
     """[monitor] (not part of the manifest: may change at any start)"""
 
-    address: str = Field(default=DEFAULT_ADDRESS, description="HOST:PORT of its page; on loopback only this computer sees it; empty: none")
+    address: str = Field(default=DEFAULT_ADDRESS, description="HOST:PORT of the page; on loopback only this computer sees it; empty: none")
     purpose: str = Field(
         default="", max_length=1000, description="what the run is for, shown on the page; empty: a sentence about the task"
     )

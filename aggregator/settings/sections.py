@@ -426,7 +426,7 @@ class LimitsSection(Section):
     calls_of_address: int = Field(
         default=CALLS_OF_ADDRESS,
         ge=50,
-        description="the same for all peers of one network address; of IPv6 a /64; not for this computer",
+        description="calls a second that all peers of one network address may make; of IPv6 a /64; not for this computer",
     )
     address_percent: int = Field(
         default=75,

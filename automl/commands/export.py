@@ -53,7 +53,7 @@ class Options:
 @SEARCH
 @click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"Forms: {', '.join(ALL_FORMATS)}.")
 @click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder to write to.")
-@click.option("--name", metavar="NAME", help="Name.  [default: of supernet and architecture]")
+@click.option("--name", metavar="NAME", help="Name of the export.  [default: of supernet and architecture]")
 @DATA
 @DATA_ROOT
 @click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="Licence of the network, for its card.")

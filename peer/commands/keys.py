@@ -70,7 +70,7 @@ def backup(directory: Path, copy: Path) -> str:
         raise UserError(f"cannot write {copy}: {error.__cause__ or error}") from error
     more = directory / "privacy"
     also = f"; copy {more} too, the account of what was given away of your images" if more.exists() else ""
-    return f"copied the key of {peer_name(identity.public_key)} to {copy}: who has it is you{also}"
+    return f"copied the key of {peer_name(identity.public_key)} to {copy}: whoever has it can act as you{also}"
 
 
 def restore(directory: Path, copy: Path) -> str:
