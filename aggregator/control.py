@@ -19,7 +19,7 @@ class Revoker(Protocol):
     """Takes back keys and invitations (``aggregator.session``)."""
 
     async def revoke(self, what: str, target: bytes) -> None:
-        """Take one back; it is in the log when this returns.
+        """Take a key or an invitation back; it is in the log when this returns.
 
         Raises:
             RemoteFault, Unreachable: it is not.

@@ -63,7 +63,7 @@ def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def introduction(status: AggregatorStatus, ledger: Ledger, num_weights: int, keep_bodies: int) -> Iterator[str]:
-    """Yield the lines; bodies of ``keep_bodies`` rounds of ``num_weights`` weights stay on the disk."""
+    """Yield the lines that a started aggregator prints; bodies of ``keep_bodies`` rounds of ``num_weights`` weights stay on the disk."""
     exchange = ledger.manifest.exchange
     body, held = body_num_bytes(exchange.codec, num_weights), held_bytes(exchange.codec, num_weights, exchange.max_rows)
     kept = f"{in_words(body)} each, {in_words(keep_bodies * body)} for every contribution a round"

@@ -78,7 +78,7 @@ class OwnQuality(_Part):
     smallest: BlobDistribution
 
     def words(self) -> str:
-        """Return it in one line."""
+        """Return the quality in one line."""
 
         def shown(which: BlobDistribution) -> str:
             return " / ".join(f"{value:.1%}" for value in (which.least, which.median, which.best))
@@ -212,7 +212,7 @@ class StatusFile:
         self._is_failing = False
 
     def put(self, status: AggregatorStatus) -> None:
-        """Have this written; nobody waits for it."""
+        """Have this status written; nobody waits for it."""
         with self._mutex:
             self._newest = status
             if not self._is_writing:

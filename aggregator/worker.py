@@ -49,5 +49,5 @@ class Worker:
             raise
 
     def close(self) -> None:
-        """Finish what was given."""
+        """Finish the work that was given."""
         self._executor.shutdown(wait=True)

@@ -91,7 +91,7 @@ class Progress:
 
     @classmethod
     def at_start(cls, manifest: Manifest, machine: RoundMachine, log: Tables) -> "Progress":
-        """Return that of a peer that knows nothing of the run yet; ``log`` says later what rounds counted."""
+        """Return the progress of a peer that knows nothing of the run yet; ``log`` says later what rounds counted."""
         return cls(machine, Promises(log), NewestCommits(manifest))
 
     def open_ms(self, manifest: Manifest) -> int:

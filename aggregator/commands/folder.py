@@ -204,7 +204,7 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
         if is_running(directory):
             _stop(directory, reason, is_over=False)
         _say_copied(to, moving.hand_over(directory, to))
-        click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
+        click.echo(f"the operator's key is in {to}: send it by a safe way; in {directory} the run does not start any more")
         click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")
 
 

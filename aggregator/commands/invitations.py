@@ -16,7 +16,7 @@ from manta_swarm.protocol.errors import UserError
 @click.option("--proven", is_flag=True, help="Peers count as proven from the start; in an audited run.")
 @click.option("--out", type=FILE, metavar="FILE", help="New file for it, which nobody else can read.  [default: print it]")
 def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
-    """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""
+    """Make an invitation to a run, at work or not. Whoever has it can use it: send it by a safe way."""
     with clear_errors():
         from manta_swarm.aggregator.settings.inviting import invitation, write_invitation
         from manta_swarm.protocol.admission import GUEST, MEMBER, PROVEN

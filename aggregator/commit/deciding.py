@@ -56,7 +56,7 @@ class Decider(Protocol):
         """
 
     def close(self) -> None:
-        """End its threads."""
+        """End the decider's threads."""
 
 
 class LoneDecider:
@@ -83,7 +83,7 @@ class LoneDecider:
         """Return at once: nobody else has to have the verdicts."""
 
     async def waiting_verdicts(self) -> Sequence[Signed[Verdict]]:
-        """There are no others."""
+        """Return none: there are no other operators."""
         return ()
 
     def close(self) -> None:

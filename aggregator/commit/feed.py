@@ -53,12 +53,12 @@ class Weights:
         self._computing = asyncio.Lock()  # one table at a time, and each once
 
     def remember(self, round_: int, weighed: Sequence[Weighed]) -> None:
-        """Know those of a round that was committed."""
+        """Remember the weights of a round that was committed."""
         self._known = {each: known for each, known in self._known.items() if each > round_ - KEPT_TABLES}
         self._known[round_] = tuple(weighed)
 
     async def of(self, round_: int) -> tuple[Weighed, ...]:
-        """Return those of a round's table, in its order.
+        """Return the weights of a round's table, in its order.
 
         Raises:
             Unreachable, AskAnother: that table, or a body of it, is not kept here.

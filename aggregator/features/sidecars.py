@@ -54,15 +54,15 @@ class Sidecar(Feature):
         self.directory = context.directory / name
 
     def invitation(self) -> Path | None:
-        """Return the file of what lets it into a run of invited peers; None: it needs nothing."""
+        """Return the file of the invitation that lets the sidecar into a run of invited peers; None: it needs none."""
         return None
 
     def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:
-        """Look at what it says of itself; return whether it is up, which is asked until it is so once."""
+        """Look at the sidecar's status; return whether it is up, which is asked until it is so once."""
         return True
 
     async def run(self, addresses: Sequence[str]) -> None:
-        """Keep it running until the run is finished; none is left when this ends.
+        """Keep the sidecar running until the run is finished; no process is left when this ends.
 
         Call it on the main thread: the sidecar ends when that does.
 

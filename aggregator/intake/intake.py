@@ -159,7 +159,7 @@ class Intake:
         return self._handed[contribution]
 
     async def synced(self, contributions: Sequence[bytes]) -> None:
-        """Return once these are on the disk.
+        """Return once these contributions are on the disk.
 
         Raises:
             StorageError: the disk refused one.

@@ -76,7 +76,7 @@ class Measures:
             logger.error("measures not written reason=%s", error)
 
     def summed_up(self) -> OwnQuality | None:
-        """Return what they come to; None: nobody has measured."""
+        """Return what the measures come to; None: nobody has measured."""
         if self._sum is None and self._kept:
             self._sum = _summed_up([measure for _, measure in self._kept.values()])
         return self._sum

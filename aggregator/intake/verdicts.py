@@ -83,17 +83,18 @@ class Verdicts:
         self._changed.set()
 
     def opened(self) -> list[Verdict]:
-        """Return what is on the disk and waits, in the log's order."""
+        """Return the verdicts that are on the disk and wait, in the log's order."""
         verified = self._context.ledger.verified
         return [verified.verdict(signed) for _, signed in sorted(self._waiting.stored.items())]
 
     async def for_round(self) -> list[Signed[Verdict]]:
-        """Return what stands before the next round's contributions, in the log's order; what the ledger refuses by now is forgotten."""
+        """Return the verdicts for before the next round's table, in the log's order; forget those that the ledger refuses by now."""
         await self._waiting.drop_refused(self._context)
         return [signed for _, signed in sorted(self._waiting.stored.items())][:MAX_VERDICTS]
 
     async def for_settlement(self) -> list[Signed[Verdict]]:
-        """Return what stands before the settlement, in the log's order, also what waits at other operators; nothing is taken any more.
+        """Return the verdicts for before the settlement, in the log's order, also those that wait at other operators; nothing is taken any
+        more.
 
         Raises:
             NotTaken: the disk failed.

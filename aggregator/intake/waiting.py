@@ -65,7 +65,7 @@ class Waiting:
 
     @property
     def stored(self) -> Mapping[bytes, Signed[Verdict]]:
-        """What is on the disk and waits, by digest."""
+        """The verdicts that are on the disk and wait, by digest."""
         return MappingProxyType(self._stored)
 
     def __contains__(self, digest: object) -> bool:
@@ -73,7 +73,7 @@ class Waiting:
         return digest in self._stored or digest in self._now or digest in self._next
 
     def all(self) -> list[Signed[Verdict]]:
-        """Return what waits, or is about to."""
+        """Return the verdicts that wait, or are about to."""
         return [*self._stored.values(), *self._now.values(), *self._next.values()]
 
     async def add(self, verdicts: Sequence[Signed[Verdict]]) -> None:

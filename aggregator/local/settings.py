@@ -142,7 +142,7 @@ def _number_of_peers(options: Options, private: tuple[Path, ...]) -> int:
 
 
 def _number_of_cohorts(options: Options, peers: int) -> int:
-    """Return how many there are; who has data of its own is alone if nothing else is said."""
+    """Return how many cohorts there are; a peer with data of its own is alone if nothing else is said."""
     cohorts = options.cohorts or (_COHORTS if options.private is None else peers)
     if cohorts > peers:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({peers}), not {cohorts}")

@@ -42,7 +42,7 @@ class Copy(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is, as people write it; a file's name follows it after a slash."""
+        """Where the copy is, as people write it; a file's name follows it after a slash."""
         ...
 
     def read(self, name: str, max_bytes: int) -> bytes:

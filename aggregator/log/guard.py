@@ -191,7 +191,7 @@ class RollbackGuard:
         self._note()
 
     def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
-        """A peer said which round it knows as the newest; that the log has it was checked."""
+        """Take note that a peer said which round it knows as the newest; that the log has it was checked."""
         if key not in self._expected:
             return
         self._heard.add(key)

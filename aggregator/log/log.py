@@ -249,7 +249,7 @@ class Log:
             return TreeHead(self._origin, size, self._tree.root(size))
 
     def note_of(self, size: int) -> str:
-        """Return that head, signed: the bytes that were published when it was the newest.
+        """Return the signed note of the head that this log had with so many entries, as it was published.
 
         Raises:
             ValueError: it has not so many.

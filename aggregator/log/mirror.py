@@ -108,7 +108,7 @@ class Mirror(Subtrees):
 
     @property
     def size(self) -> int:
-        """The number of entries."""
+        """The number of entries in the log."""
         return self.head.size
 
     def read(self, name: str, max_bytes: int) -> bytes:

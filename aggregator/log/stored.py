@@ -53,7 +53,7 @@ class StoredLog:
         return read_manifest(self._directory)
 
     def operator(self) -> bytes:
-        """Return whose log it is.
+        """Return the operator whose log it is.
 
         Raises:
             StorageError: it cannot be read.

@@ -52,7 +52,7 @@ class Asked:
         return default if not text else number_of(text, f"the parameter {name}", least, most)
 
     def optional(self, name: str, least: int, most: int) -> int | None:
-        """Return the same, None where it is missing or empty."""
+        """Return a parameter as ``number`` does; None where it is missing or empty."""
         return self.number(name, least, most, 0) if self._given.get(name) else None
 
     def choice(self, name: str, known: Collection[str], default: str) -> str:

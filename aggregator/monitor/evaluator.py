@@ -171,7 +171,7 @@ def evaluate(evaluator: Evaluator, directory: Path, share: float) -> None:
 
 
 def work(parent: Parent) -> None:
-    """Be the program."""
+    """Evaluate until the parent ends."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     parent.keep_beating()
     torch.set_num_threads(1)

@@ -144,7 +144,7 @@ class Scene(Protocol):
 
     @property
     def status(self) -> AggregatorStatus:
-        """What it says of itself at this moment."""
+        """What the operator's program says of itself at this moment."""
 
     @property
     def closing(self) -> Closing | None:
@@ -152,7 +152,7 @@ class Scene(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """What was refused."""
+        """Counts of the calls that were refused."""
 
     @property
     def traffic(self) -> Traffic:
@@ -169,7 +169,7 @@ class Observers:
         self._file = StatusFile(directory)
 
     def show(self, scene: Scene) -> None:
-        """Write down where it stands."""
+        """Write down where the run stands."""
         self._file.put(self.seen(scene))
 
     async def look_on(self, scene: Scene) -> None:

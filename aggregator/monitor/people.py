@@ -129,12 +129,12 @@ class Credits:
 
     @property
     def total(self) -> int:
-        """What all have."""
+        """The credit of all together."""
         return self.paid + self.pending
 
 
 def credits_of(reputation: Reputation) -> Credits:
-    """Return what everybody has."""
+    """Return what every key and every account has earned."""
     found = earned_by_account(reputation)
     by_key = Counter[bytes]()
     for of_keys in found.values():

@@ -121,7 +121,7 @@ async def _beat(server: uvicorn.Server, monitor: Monitor, parent: Parent) -> Non
 
 
 def work(parent: Parent) -> None:
-    """Be the program."""
+    """Follow the log and serve the page until the parent ends."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)

@@ -196,7 +196,7 @@ class Scene(_Part):
 
     @property
     def pictures(self) -> tuple[str, ...]:
-        """All of its pictures' names."""
+        """The names of all pictures of the scene."""
         return (self.left, self.truth, self.largest, self.largest_error, self.smallest, self.smallest_error)
 
 

@@ -49,7 +49,7 @@ class MonitorSocket:
 
     @classmethod
     def listening(cls, host: str, port: int) -> "MonitorSocket":
-        """Return a socket that listens there; port 0: at any that is free.
+        """Return a socket that listens at the address; port 0: at any port that is free.
 
         Raises:
             OSError, ValueError: nobody can.
@@ -59,7 +59,7 @@ class MonitorSocket:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """The address to open in a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.at[1]}/"
 

@@ -116,7 +116,7 @@ class Sight:
 
     @property
     def credits(self) -> Credits:
-        """What everybody has; of one round, and of the settlement, it is made once."""
+        """What every key and account has earned; of one round, and of the settlement, it is made once."""
         made_of = (id(self.view), self.view.round, self.view.settlement)
         if self._credits is None or self._credits[0] != made_of:
             self._credits = (made_of, credits_of(self.view.reputation))

@@ -52,7 +52,7 @@ class Streams:
         return len(self._clients) >= self.limit
 
     def publish(self, kind: str, data: Json) -> None:
-        """Tell everybody."""
+        """Send an event to all clients."""
         self._number += 1
         event = _event(kind, self._number, data)
         for client in self._clients:

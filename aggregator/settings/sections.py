@@ -81,7 +81,7 @@ class AdmissionSection(Section):
     )
 
     def rule(self) -> AdmissionRule:
-        """Return the manifest's part.
+        """Return the manifest's rule of admission.
 
         Raises:
             ValueError: values that do not go together.
@@ -255,7 +255,7 @@ class RecipeSection(Section):
         return augmentation
 
     def recipe(self, task: str, num_train: int, samples: int) -> Recipe:
-        """Return the manifest's part: of a training of so many samples, drawn from ``num_train``."""
+        """Return the manifest's recipe: of a training of so many samples, drawn from ``num_train``."""
         if self.augmentation == "auto":
             usually = recipe_for(task, num_train, samples)
             return replace(usually, smaller_percent=self.smaller_percent, decay=self.decay, taught_percent=self.taught_percent)
@@ -314,7 +314,8 @@ class TrustSection(Section):
     )
 
     def rules(self, auditor: bytes, num_operators: int) -> tuple[AuditRules, ...]:
-        """Return the manifest's part; ``auditor`` is the key of the operator's own, which is named where the run file names none.
+        """Return the manifest's rules of audits; ``auditor`` is the key of the operator's own, which is named where the run file names
+        none.
 
         Raises:
             ValueError: values that do not go together, or under which lying pays.
@@ -369,11 +370,11 @@ class OperatorsSection(Section):
         return tuple(map(check_endpoint, etcd))
 
     def public_keys(self, alone: bytes) -> tuple[bytes, ...]:
-        """Return the keys; ``alone`` is that of an operator without others."""
+        """Return the operators' keys; ``alone`` is that of an operator without others."""
         return tuple(key_named(name) for name in self.keys) or (alone,)
 
     def checked_quorum(self) -> int:
-        """Return how many of them sign.
+        """Return how many of the operators sign a tree head.
 
         Raises:
             ValueError: values that do not go together.
@@ -436,7 +437,7 @@ class LimitsSection(Section):
     )
 
     def calls(self) -> CallLimits:
-        """Return what a node keeps to."""
+        """Return how many calls a second a node answers."""
         return CallLimits(self.calls_of_key, self.calls_of_address)
 
     def closing(self, manifest: Manifest) -> Closing:

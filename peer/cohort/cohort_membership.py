@@ -163,7 +163,7 @@ class CohortMembership:
     # In words.
 
     def why(self, cohort_peers: Sequence[PublicKey]) -> str:
-        """Return why this peer is where it is; ``cohort_peers`` are those who proved that they are of its cohort."""
+        """Return why this peer is in its cohort; ``cohort_peers`` are those who proved that they are of it."""
         if self._choice is Choice.LABEL:
             return f"label given: --cohort {self.name}; {_counted(len(cohort_peers), 'cohort peer')} with its token"
         if self._choice.is_alone:

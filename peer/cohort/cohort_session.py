@@ -134,7 +134,7 @@ class CohortContext:
 
     @property
     def manifest(self) -> Manifest:
-        """The run's."""
+        """The run's manifest."""
         return self.run_context.manifest
 
     def now_ms(self) -> float:
@@ -442,7 +442,7 @@ def norm_of(vector: Vector) -> float:
 
 
 def _check_finite(vector: Vector) -> None:
-    """Check what a founder made.
+    """Check that a mean from the founder is finite.
 
     Raises:
         EncodingError: its values are not finite, or so large that they might as well not be.

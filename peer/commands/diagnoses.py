@@ -33,14 +33,14 @@ class Diagnosis:
     remedy: str = ""
 
     def lines(self) -> list[str]:
-        """Return it for a person."""
+        """Return the diagnosis for a person, in lines."""
         mark = {State.GOOD: "ok  ", State.NOTE: "note", State.BAD: "BAD "}[self.state]
         first = f"{mark}  {self.what}: {self.said}"
         return [first, f"      -> {self.remedy}"] if self.remedy else [first]
 
 
 def exit_code(diagnoses: Iterable[Diagnosis]) -> int:
-    """Return 0 where a peer can take part, else 1."""
+    """Return the doctor's exit code: 0 where a peer can take part, else 1."""
     return int(any(diagnosis.state is State.BAD for diagnosis in diagnoses))
 
 

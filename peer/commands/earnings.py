@@ -87,7 +87,7 @@ class AccountEarned:
 
     @property
     def keys(self) -> list[bytes]:
-        """Those that earned something, in order."""
+        """The keys that earned something, in order."""
         return sorted({key for key, _ in self.rounds})
 
 

@@ -61,7 +61,7 @@ def write_settings(directory: Path) -> Path:
 
 
 def settings_text() -> str:
-    """Return the file."""
+    """Return the settings file's text."""
     fields = {name: field for name, field in PeerConfig.model_fields.items() if name != "dir"}  # a file does not say where it is
     limits = [name for name in fields if name in Limits.model_fields]
     others = [name for name in fields if name not in Limits.model_fields]

@@ -62,7 +62,7 @@ def new_command(**options: Any) -> None:
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @DIR
 def backup_command(copy: Path, **options: Any) -> None:
-    """Copy the key to FILE. It must not be there yet, and nobody else can read it. Who has it is you."""
+    """Copy the key to FILE. It must not be there yet, and nobody else can read it. Whoever has it can act as you."""
     with clear_errors():
         from manta_swarm.peer.commands.keys import backup
 

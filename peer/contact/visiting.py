@@ -41,7 +41,7 @@ class Visit:
 
     @property
     def manifest(self) -> Manifest:
-        """The run's, its signature checked."""
+        """The run's manifest, its signature checked."""
         return self.signed.open()
 
     @property

@@ -85,11 +85,11 @@ class Eyes:
         self._thread = threading.Thread(target=self._look_again, name="eyes", daemon=True)
 
     def open(self) -> None:
-        """Begin."""
+        """Begin to look at the peer."""
         self._thread.start()
 
     def close(self) -> None:
-        """End."""
+        """Look at the peer no more."""
         self._closed.set()
 
     def _look_again(self) -> None:

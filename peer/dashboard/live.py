@@ -118,16 +118,16 @@ class _Lower:
         self._lengths: list[int] = []  # of the lines that are on the terminal
 
     def say(self, line: str) -> None:
-        """Say a line above it."""
+        """Print a line above the view."""
         self._write(f"{printable(line)}\n", self._lines)
 
     def draw(self, status: PeerStatus, rates: Rates | None, hint: str) -> None:
-        """Draw it anew."""
+        """Draw the view anew."""
         self._lines = lines(status, rates, hint, self._console.width - 1)[: max(1, self._console.height - _LEAST_LINES)]
         self._write("", self._lines)
 
     def clear(self) -> None:
-        """Take it away."""
+        """Remove the view."""
         self._write("", [])
 
     def _write(self, said: str, lines: Sequence[Text]) -> None:

@@ -116,7 +116,7 @@ class Residuals:
         return contribution in self._left
 
     async def forget(self) -> None:
-        """Nobody here knows which one holds: use none.
+        """Use no residual from now on: nobody here knows which one holds.
 
         Raises:
             StorageError: the disk refuses.

@@ -103,7 +103,7 @@ class ConsistencyChecker:
 
     @property
     def manifest(self) -> SignedManifest:
-        """The run's."""
+        """The run's manifest."""
         return self._signed
 
     def check_pair(self, known: ProvenCommit, other: ProvenCommit) -> None:

@@ -57,7 +57,7 @@ class Update:
         return False
 
     def refuse(self, error: MantaError) -> None:
-        """Say that it does not hold."""
+        """Say that the update does not hold."""
         if not self.taken.done():
             self.taken.set_exception(error)
 

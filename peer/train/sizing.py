@@ -81,14 +81,14 @@ class Sizing:
 
     @property
     def size(self) -> int:
-        """What this peer announces."""
+        """The size that this peer announces."""
         if self._given is not None:
             return self._given
         return min(self._measured, LIGHT) if self._has_light else self._measured
 
     @property
     def why(self) -> str:
-        """Return why it is that one, in words."""
+        """Return, in words, why this peer has its size."""
         if self._given is not None:
             return f"--size {self._given}"
         return "light contributors are here" if self._has_light else self._why

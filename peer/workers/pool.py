@@ -84,7 +84,7 @@ class WorkerPool(Protocol):
         """Return the workers that are there, busy or not; none while paused."""
 
     def free(self) -> Sequence[int]:
-        """Return those of them that could take a microbatch now."""
+        """Return those of the present workers that could take a microbatch now."""
 
     async def start(self) -> None:
         """Begin; workers may come later. For who may be interrupted: ``close`` is called in any case."""
@@ -351,7 +351,7 @@ class ThrottledPool:
         return self._pool.present()
 
     def free(self) -> Sequence[int]:
-        """Return those that could take a microbatch now."""
+        """Return the workers that could take a microbatch now."""
         return [worker for worker in self._pool.free() if self._rest_ms(worker) <= 0]
 
     async def start(self) -> None:

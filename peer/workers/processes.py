@@ -195,7 +195,7 @@ class ProcessPool:
         return [post.number for post in self._posts if post.is_ready]
 
     def free(self) -> Sequence[int]:
-        """Return those of them that have no microbatch, as long as there is a place for its gradient."""
+        """Return those of the ready workers that have no microbatch, as long as there is a place for its gradient."""
         return [post.number for post in self._posts if post.is_free] if self._free_slots else []
 
     async def start(self) -> None:

@@ -68,7 +68,7 @@ class AssignmentsService:
 
     @property
     def num_volunteers(self) -> int:
-        """How many are there."""
+        """How many volunteers there are."""
         return len(self._asked)
 
     async def serve(self, endpoint: Endpoint) -> None:

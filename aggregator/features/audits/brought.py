@@ -96,7 +96,7 @@ class Facts(Protocol):
         """Return a listed contribution with its claims, by its round and digest; it blocks."""
 
     def beacon(self, round: int) -> bytes:
-        """Return that of a round."""
+        """Return the beacon of a round."""
 
     def base(self, round: int) -> tuple[bytes, int]:
         """Return the digest of the state that work for a round begins with, and the min exponent of its bodies."""

@@ -129,12 +129,12 @@ class Seen:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What it says of each claim."""
+        """What the verdict says of each claim."""
         return tuple(map(Outcome, self.verdict.outcomes))
 
     @property
     def is_good(self) -> bool:
-        """Whether it takes nothing away."""
+        """Whether the verdict takes nothing away."""
         return not any(self.verdict.outcomes)
 
 

@@ -52,15 +52,15 @@ class Contact:
 
     @property
     def heard(self) -> list[PublicKey]:
-        """The others that are there."""
+        """The other operators that were heard lately."""
         return [key for key in self._others if self._is_there(key)]
 
     def is_quorum(self) -> bool:
-        """Whether those that are there are a quorum with this operator."""
+        """Whether the operators that were heard lately are a quorum with this one."""
         return len(self.heard) + 1 >= self._quorum
 
     async def lost(self) -> None:
-        """Return once they are none."""
+        """Return once the operators that are heard are no quorum any more."""
         while True:
             if not self.is_quorum():
                 return

@@ -70,12 +70,12 @@ class Contributions:
         return held
 
     def lent(self, digest: bytes) -> bytes | None:
-        """Return the one with this digest, as it is lent; None: it is not here."""
+        """Return the contribution with this digest, as it is lent; None: it is not here."""
         held = self.held.get(digest)
         return None if held is None else held[1].pack()
 
     async def borrowed(self, key: PublicKey, digest: bytes) -> bodies.Kept:
-        """Return the one with this digest, which the operator ``key`` lends; whether its body is what it says is not checked.
+        """Return the contribution with this digest, which the operator ``key`` lends; whether its body is what it says is not checked.
 
         Raises:
             Unreachable, Refused: it does not give it.

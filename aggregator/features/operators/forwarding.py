@@ -50,10 +50,10 @@ class Leaders(Protocol):
 
     @property
     def leader_key(self) -> PublicKey | None:
-        """The key of the one that writes; None: nobody that is known."""
+        """The key of the operator that writes; None: nobody that is known."""
 
     def among_operators(self, handler: Handler) -> Handler:
-        """Return a handler that answers them only."""
+        """Return a handler that answers the run's operators only."""
 
 
 class Switch(Through):

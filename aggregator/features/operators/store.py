@@ -80,7 +80,7 @@ class Store:
             self._write(newer)
 
     def come(self, newcomer: Newcomer) -> None:
-        """Be a newcomer, who has heard this; durable when this returns.
+        """Become a newcomer, who has heard this; durable when this returns.
 
         Raises:
             StorageError: the disk refuses.
@@ -89,7 +89,7 @@ class Store:
         self.newcomer = newcomer
 
     def take_part(self) -> None:
-        """Be a newcomer no more; durable when this returns.
+        """Be no newcomer any more; durable when this returns.
 
         Raises:
             StorageError: the disk refuses.

@@ -64,7 +64,7 @@ class Rule:
 
     @property
     def head(self) -> TreeHead:
-        """The last head that it cosigned; that of an empty log before there was one."""
+        """The last head that this witness cosigned; that of an empty log before there was one."""
         return TreeHead(self.origin, 0, EMPTY_ROOT) if self._held is None else self._held[1]
 
     def cosign(self, note: str, old_size: int, proof: Sequence[bytes]) -> Cosignature:

@@ -130,7 +130,7 @@ class Host(Protocol):
         """Return the body of a committed contribution, by its root."""
 
     async def start(self) -> Computing:
-        """Start what computes."""
+        """Start the process that computes audits."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class Auditor:
 
     @property
     def is_broken(self) -> bool:
-        """Whether what computes cannot any more: nothing is audited then."""
+        """Whether the process that computes cannot any more: nothing is audited then."""
         return self._deaths >= _DEATHS
 
     def limit(self, share: int, assignment: int) -> None:

@@ -161,7 +161,9 @@ class AuditPlugin(Plugin):
             raise UserError(f"--audit-only: the run {manifest.name} has no audits; leave it out to train")
 
     def features(self, of: Setting) -> Sequence[Feature]:
-        """Return what keeps the evidence, and what audits; where it cannot audit, and was asked to, that is said, or refused."""
+        """Return the features that keep the evidence and that audit; where this peer cannot audit, and was asked to, that is said, or
+        refused.
+        """
         config, context, rules = of.config, of.context, of.context.manifest.audit_rules
         kept = () if rules is None else (Evidence(context, of.progress, rules, has_light=bool(config.gateway)),)
         why = "this run has no audits" if rules is None else _why_not(config, of.held)

@@ -60,7 +60,7 @@ class Evaluation(Feature):
             return None
 
     async def start(self) -> Measurer:
-        """Start what measures, and say so."""
+        """Start the process that measures, and tell the person."""
         live_status, manifest = self._context.live_status, self._context.manifest
         share = live_status.status.limits.get("evaluation", "10%")
         live_status.say(f"measures networks of this run for others, for {share} of the time at most")
@@ -95,5 +95,5 @@ class EvaluationPlugin(Plugin):
     """Adds the service that measures architectures for whoever of the run asks."""
 
     def features(self, of: Setting) -> Sequence[Feature]:
-        """Return it, at every peer: one that cannot measure says why to who asks."""
+        """Return the feature that measures, at every peer: one that cannot measure says why to whoever asks."""
         return (Evaluation(of.config, of.context, of.progress, of.held),)

@@ -64,7 +64,7 @@ class Host(Protocol):
         """Return a committed state's parameters by its digest; None: they are not here."""
 
     async def start(self) -> Measures:
-        """Start what measures."""
+        """Start the process that measures."""
 
     def measured(self, count: int) -> None:
         """Show how many architectures were measured in all."""

@@ -74,11 +74,11 @@ class GatewayClient:
 
     @property
     def gateway(self) -> GatewayUrl:
-        """The one that is asked."""
+        """The gateway that is asked."""
         return self._gateways[self._number % len(self._gateways)]
 
     def turn(self) -> bool:
-        """Ask the next one from now on; return whether that is another one."""
+        """Ask the next gateway from now on; return whether that is another one."""
         self._number += 1
         return len(self._gateways) > 1
 

@@ -144,7 +144,7 @@ class Contributor:
         self._said_why = ""
 
     def write(self) -> None:
-        """Show where it stands."""
+        """Write where this light contributor stands, for who looks on."""
         self._live_status.update(sent_bytes=self._client.bytes_up, received_bytes=self._client.bytes_down)
         self._live_status.write()
 

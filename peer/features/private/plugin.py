@@ -216,7 +216,7 @@ class PrivatePlugin(Plugin):
         return load_private(manifest, config.private_data) if manifest.is_private and config.view is None else None
 
     def features(self, of: Setting) -> Sequence[Feature]:
-        """Return what measures on some of them, and the noise that the person asked for."""
+        """Return the features that measure on some of the images and add the noise that the person asked for."""
         if not of.context.manifest.is_private:
             return ()
         found: list[Feature] = []

@@ -64,7 +64,7 @@ class Holders:
             self._console.say(f"{who} sent damaged data ({reason}): it is not asked for shards any more, others are")
 
     async def meet(self) -> None:
-        """Say that this peer is one of them, and look for others, again and again; ends when it is cancelled."""
+        """Say again and again that this peer hands out shards, and look for others that do; ends when it is cancelled."""
         pause_s = timeouts.FIRST_LOOKS_S
         while True:
             with contextlib.suppress(MantaError):  # they are looked for again
@@ -73,7 +73,7 @@ class Holders:
             await asyncio.sleep(pause_s)
 
     async def look(self) -> None:
-        """Look for others, and say that this peer is one of them."""
+        """Look for others that hand out shards, and say that this peer does."""
         await self._neighbours.look()
         known = set(self._sources)
         for key in self._neighbours.members():
@@ -228,7 +228,7 @@ class Download:
         self._live_status.update(data_bytes=self._done_bytes + self._coming_bytes, data_size_bytes=self._size_bytes)
 
     def _tell(self) -> None:
-        """Say how far it is, now and then."""
+        """Say now and then how far the download is."""
         now_s = time.monotonic()
         if now_s - self._said_s < _SAID_EVERY_S:
             return

@@ -52,7 +52,7 @@ class Wanted:
 
     @property
     def claimed(self) -> int:
-        """What a claim says, see ``Claim.shards``."""
+        """How many shards claims say that this peer draws from; see ``Claim.shards``."""
         return len(self.train) if self.is_part else 0
 
 
@@ -120,7 +120,7 @@ class ShardsPlugin(Plugin):
             raise UserError(f"{manifest.dataset} comes with both views: leave --view out")
 
     def bring(self, arrival: Arrival) -> AbstractAsyncContextManager[Held] | None:
-        """Bring them, where the run's travel."""
+        """Bring the run's shards here, where these travel."""
         return _brought(arrival) if arrival.signed.open().shards else None
 
 

@@ -211,7 +211,7 @@ class Attempt(ABC):
         """Give the other site a part, and return what it gives, of ``size`` bytes at most."""
 
     def end(self, reason: str) -> None:
-        """Let whoever waits for something of this try wait no longer."""
+        """Let whoever waits for something of this attempt wait no longer."""
         if not self.over.is_set():
             self.reason = reason
             self.over.set()

@@ -68,5 +68,5 @@ class TwoViewsPlugin(Plugin):
         return SitePool(worker, dataset, Site.of(dataset, config.view), manifest, compute)
 
     def features(self, of: Setting) -> Sequence[Feature]:
-        """Return what finds the other site."""
+        """Return the feature that finds the other site."""
         return (TwoViews(of.pool),) if isinstance(of.pool, SitePool) else ()
