@@ -71,7 +71,7 @@ class Keeper(Protocol):
     """Learns which keys were revoked."""
 
     async def keep(self) -> None:
-        """Learn it until this is cancelled."""
+        """Learn of revocations until this is cancelled."""
         ...
 
 

@@ -109,7 +109,7 @@ class Finder(Protocol):
     """Finds a run's members, as ``network.neighbours.Neighbours`` does."""
 
     async def find(self) -> Iterable[PublicKey]:
-        """Return them, as far as they are known now."""
+        """Return the members' keys, as far as they are known now."""
         ...
 
 

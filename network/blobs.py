@@ -88,7 +88,7 @@ class Blob:
 
     @property
     def size_bytes(self) -> int:
-        """All pieces together."""
+        """The bytes of all pieces together."""
         return sum(map(len, self.pieces))
 
     def proven(self, place: int) -> "ProvenPiece":
@@ -171,7 +171,7 @@ class Lent(Protocol):
 
     @property
     def num_pieces(self) -> int:
-        """How many it has."""
+        """How many pieces the blob has."""
 
     def hashes(self) -> tuple[bytes, ...] | None:
         """Return the hashes of all pieces; None: it is not what it should be."""

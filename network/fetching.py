@@ -26,7 +26,7 @@ class Progress(Protocol):
     """Sees how far a blob is."""
 
     def arrived(self, count: int) -> None:
-        """So many of its pieces are here."""
+        """Take note that so many of a blob's pieces are here."""
         ...
 
 

@@ -53,7 +53,7 @@ class FileBlob:
 
     @property
     def num_pieces(self) -> int:
-        """How many it has."""
+        """How many pieces the file has."""
         return -(-self.name.size_bytes // self.name.piece_bytes)
 
     def hashes(self) -> tuple[bytes, ...] | None:

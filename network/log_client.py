@@ -410,7 +410,7 @@ class LogClient:
             page = None
 
     async def contributions_page(self, proven: ProvenRound, place: int = 0) -> RoundContributions:
-        """Return those of one answer: the contributions from a place on, at least one.
+        """Return the contributions of one answer: those from a place on, at least one.
 
         Raises:
             Unreachable: no answer.

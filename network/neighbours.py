@@ -217,7 +217,7 @@ class Neighbours:
         return self._distances[key]
 
     def at_meeting(self) -> list[PublicKey]:
-        """Return those of them that stand where the own cohort meets."""
+        """Return the members that stand where the own cohort meets."""
         return [key for key in self.members() if self._known[key].is_cohort_peer]
 
     def some(self, count: int) -> list[PublicKey]:
@@ -225,18 +225,18 @@ class Neighbours:
         return self._drawn(self.members(), count)
 
     def mixed(self, count: int) -> list[PublicKey]:
-        """Return at most so many: half of them near ones, if there are any, then others; those it met and the nearest in front."""
+        """Return at most so many members: half of them near ones, if there are any, then others; those it met and the nearest in front."""
         near = self.near()[: (count + 1) // 2]
         far = self.far(count - len(near))
         return near + far + [key for key in self.near() if key not in near][: count - len(near) - len(far)]
 
     def near(self) -> list[PublicKey]:
-        """Return the near ones of them, the nearest first, in random order as far as these are as near."""
+        """Return the near members, the nearest first, in random order as far as these are as near."""
         near = [key for key in self.members() if self.is_near(key)]
         return sorted(self._rng.sample(near, len(near)), key=self.distance_us)
 
     def far(self, count: int, *, without: Container[PublicKey] = ()) -> list[PublicKey]:
-        """Return at most so many random ones of them that are not near."""
+        """Return at most so many random members that are not near."""
         return self._drawn([key for key in self.members() if key not in without and not self.is_near(key)], count)
 
     def _drawn(self, keys: list[PublicKey], count: int) -> list[PublicKey]:
@@ -255,13 +255,13 @@ class Neighbours:
         return known is not None and known.is_cohort_peer and (self._proven is None or key in self._proven.cohort_peers())
 
     def met(self, key: PublicKey) -> None:
-        """It answered a call, or made one: it is there."""
+        """Take note that a peer answered a call, or made one: it is there."""
         known = self._known.get(key)
         if known is not None and not known.is_met:
             self._known[key] = replace(known, is_met=True)
 
     def forget(self, key: PublicKey) -> None:
-        """It cannot be reached: do without it until it announces itself again."""
+        """Do without a peer that cannot be reached until it announces itself again."""
         known = self._known.get(key)
         if known is not None:
             self._known[key] = _Known(known.announcement, self._clock.now_s())

@@ -165,7 +165,7 @@ class Node:
 
     @property
     def dht(self) -> DHTNode:
-        """hivemind's DHT node, for the same."""
+        """hivemind's DHT node, for tests of what strangers do with theirs."""
         return self._dht
 
     async def addresses(self) -> list[str]:

@@ -150,7 +150,7 @@ class PeerStatus:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return it as JSON; without ``indent`` on one line."""
+        """Return the status as JSON; without ``indent`` on one line."""
         return _ADAPTER.dump_json(self, indent=indent).decode()
 
 

@@ -159,7 +159,7 @@ class CallRates:
         return self._addresses.get(key, "")
 
     def address_of_peer(self, caller: bytes) -> str:
-        """Return the same for a libp2p peer, whatever kind of key it has."""
+        """Return what ``address_of`` does, for a libp2p peer, whatever kind of key it has."""
         try:
             return self.address_of(public_key_of(caller))
         except SignatureError:

@@ -109,7 +109,7 @@ class Reach:
 
     @property
     def words(self) -> str:
-        """What it means, for a person."""
+        """What the measurement found, in words for a person."""
         hosts, ports = ", ".join(self.hosts), ", ".join(map(str, self.ports))
         if self.reachable is Reachable.PUBLIC:
             return f"others can call this peer at {hosts}, port {ports}"

@@ -53,7 +53,7 @@ async def say_shutdown_notice(node: OwnNode, shutdown_notice: ShutdownNotice) ->
 
 
 class ShutdownNotices:
-    """What the operators of one run say before they stop."""
+    """Hears the notices that the operators of one run give before they stop."""
 
     def __init__(self, operators: Collection[bytes], run: bytes) -> None:
         """Believe these operators."""
@@ -62,11 +62,11 @@ class ShutdownNotices:
         self._said: asyncio.Queue[tuple[PublicKey, ShutdownNotice]] = asyncio.Queue(_WAITING)
 
     async def start(self, endpoint: Endpoint) -> None:
-        """Take note of it from now on."""
+        """Take shutdown notices from now on."""
         await endpoint.serve(METHOD, self._on_shutdown_notice)
 
     async def next(self) -> tuple[PublicKey, ShutdownNotice]:
-        """Return who says what next, once it is said."""
+        """Return the operator and its notice, once the next one comes."""
         return await self._said.get()
 
     async def _on_shutdown_notice(self, caller: PublicKey, request: bytes) -> bytes:

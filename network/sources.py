@@ -49,7 +49,7 @@ class Sources:
         return iter(self._known)
 
     def add(self, key: PublicKey, *, is_spare: bool = False, rest_s: float = 0.0) -> None:
-        """Know one more, or hear of one that is known that it has the blob now; it is not asked before ``rest_s`` has passed."""
+        """Know one more source, or hear of one that is known that it has the blob now; it is not asked before ``rest_s`` has passed."""
         if key in self._known and is_spare:
             return
         self._num_told += 1
@@ -63,7 +63,7 @@ class Sources:
 
     @property
     def changed(self) -> "asyncio.Future[None]":
-        """What is done once somebody is added."""
+        """A future that is done once another source is added."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
@@ -81,7 +81,7 @@ class Source:
     said: str = NOT_ASKED
 
     def is_free(self, place: int | None, now: float) -> bool:
-        """Whether it may be asked for a piece; None: for any."""
+        """Whether the source may be asked for a piece; None: for any."""
         return not self.is_wrong and len(self.calls) < CALLS_A_SOURCE and self._rests_until(None) <= now and self._rests_until(place) <= now
 
     def is_ready(self, place: int, now: float) -> bool:

@@ -213,7 +213,7 @@ class VectorPart:
                 left = left[self._file.write(left) :]
 
     def finish(self) -> None:
-        """Give it its name: all of it is written. Where its round, or what it is kept by, was removed meanwhile, it is gone with that.
+        """Give the file its name: all of it is written. Where its round, or what it is kept by, was removed meanwhile, it is gone.
 
         Raises:
             StorageError: the disk refuses.
@@ -227,7 +227,7 @@ class VectorPart:
             self._is_over = True
 
     def close(self) -> None:
-        """Remove it, if it is not finished."""
+        """Remove the file, if it is not finished."""
         self._file.close()
         if not self._is_over:
             self._is_over = True

@@ -31,7 +31,7 @@ class Admitted:
         self.named = frozenset((*manifest.operators, *manifest.admission.keys, *of_audits))
 
     def copy(self) -> "Admitted":
-        """Return the same, which can go another way."""
+        """Return a copy, which can go another way."""
         return replace(self, accesses=self.accesses.copy(), used=self.used.copy(), out=self.out.copy())
 
     def __contains__(self, key: object) -> bool:

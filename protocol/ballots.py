@@ -186,7 +186,7 @@ class Memory:
             raise ValueError("more than one batch at a time")
 
     def listening_to(self, ballot: Ballot) -> "Memory":
-        """Return it with the promise to listen to no older ballot.
+        """Return the memory with the promise to listen to no older ballot.
 
         Raises:
             Outdated: a later one was promised.
@@ -196,7 +196,7 @@ class Memory:
         return self if ballot == self.promised else replace(self, promised=ballot)
 
     def accepting(self, ballot: Ballot, batch: Batch, size: int) -> "Memory":
-        """Return it with a batch accepted that was found good; ``size`` is that of the operator's log.
+        """Return the memory with a batch accepted that was found good; ``size`` is that of the operator's log.
 
         Raises:
             Outdated: a later ballot was promised.
@@ -212,7 +212,7 @@ class Memory:
         return replace(listening, accepted=(Accepted(ballot, batch),))
 
     def signing(self, certificate: Certificate, size: int) -> "Memory":
-        """Return it with the root signed that a checked certificate is about; ``size`` is that of the operator's log.
+        """Return the memory with the root signed that a checked certificate is about; ``size`` is that of the operator's log.
 
         Raises:
             Forked: it has signed another root, which its log does not go on from yet.

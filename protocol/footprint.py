@@ -67,7 +67,7 @@ class RoundTraffic:
 
     @property
     def brought_when_proven(self) -> int:
-        """For audits, on average, once it is proven."""
+        """The bytes that a proven peer brings for audits, on average."""
         return round(self.brought * self.brought_part)
 
 

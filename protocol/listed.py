@@ -52,7 +52,7 @@ class Listed:
 
     @property
     def work(self) -> Work:
-        """What audits and pay go by."""
+        """What audits and pay need to know of the contribution."""
         return Work(self.contribution, self.keys, self.payouts, self.weights, self.counted, self.proven)
 
     def without_pay(self, keys: Collection[bytes]) -> "Listed":
@@ -89,7 +89,7 @@ class Turn:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What stands before its contributions."""
+        """The verdicts that stand before its contributions."""
         return [verdict for _, verdict in self.table.verdicts]
 
 

@@ -46,12 +46,12 @@ class Operators:
 
     @classmethod
     def of(cls, manifest: Manifest, run: bytes) -> "Operators":
-        """Return those that a run's manifest names."""
+        """Return the operators that a run's manifest names."""
         return cls(run, tuple(PublicKey(key) for key in manifest.operators), manifest.quorum)
 
     @classmethod
     def of_signed(cls, signed: SignedManifest) -> "Operators":
-        """Return those of a manifest.
+        """Return the operators that a signed manifest names.
 
         Raises:
             EncodingError, SignatureError: as ``SignedManifest.open``.
@@ -201,7 +201,7 @@ class Newcomer:
             raise ValueError("more operators than a run has")
 
     def hearing(self, key: bytes, position: LogPosition) -> "Newcomer":
-        """Return it with what the operator ``key`` said; the first word of each counts."""
+        """Return the newcomer with what the operator ``key`` said; the first word of each counts."""
         return self if key in self.keys else replace(self, heard=(*self.heard, Heard(key, position)))
 
     @property
@@ -211,17 +211,17 @@ class Newcomer:
 
     @property
     def size(self) -> int:
-        """A log that is longer has all that the old self may have signed or accepted, or something else in its place."""
+        """The size above which a log has all that the old self may have signed or accepted, or something else in its place."""
         return max((each.position.size for each in self.heard), default=0)
 
     @property
     def round(self) -> int:
-        """With this round the log has all that the old self kept and that has an inclusion promise."""
+        """The round with which the log has all that the old self kept and that has an inclusion promise."""
         return max((each.position.round for each in self.heard), default=0) + _BEHIND + LATER
 
     @property
     def promised(self) -> Ballot:
-        """The old self promised to listen to none later."""
+        """The latest ballot that the old self may have promised to."""
         return max((each.position.promised for each in self.heard), default=NOBODY)
 
     def is_over(self, others: Collection[bytes], size: int, round: int) -> bool:

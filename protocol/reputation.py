@@ -69,7 +69,7 @@ class Account:
 
     @property
     def credit(self) -> int:
-        """What it has, for good or for now."""
+        """What the key has, for good or for now."""
         return self.paid + sum(amount for _, amount in self.pending)
 
 
@@ -119,7 +119,7 @@ class Reputation:
             self.given = frozenset(self.rules.proven)
 
     def copy(self) -> "Reputation":
-        """Return one that can go another way."""
+        """Return a copy that can go another way."""
         return replace(
             self,
             good=self.good.copy(),

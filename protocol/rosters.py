@@ -144,12 +144,12 @@ class Durations:
 
     @property
     def averaging_ms(self) -> float:
-        """The median."""
+        """The median time that averaging took lately."""
         return statistics.median(self._averaging) if self._averaging else 0.0
 
     @property
     def gathering_ms(self) -> float:
-        """The median."""
+        """The median time that gathering took lately."""
         return statistics.median(self._gathering) if self._gathering else 0.0
 
 

@@ -3,7 +3,7 @@
 The caller says what happened (a microbatch trained, a contribution signed, an inclusion promise or a commit received), the answer says what
 it means. No I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
 
-    BEHIND ──caught_up──> WORKING ──sign, restore──> signed ──promised, accepted──> promised ──committed──> BEHIND of the next round
+    BEHIND ──caught_up──> WORKING ──sign, restore──> SIGNED ──promised, accepted──> PROMISED ──committed──> BEHIND of the next round
     FINISHED: the state of the last round is held
 
 A commit that comes while there is work that has no inclusion promise takes nothing away: the work stays what it is, on its old base, and is
@@ -233,7 +233,7 @@ class RoundMachine:
         return lost
 
     def sign(self, header: Header) -> bool:
-        """WORKING -> signed, with the microbatches trained so far. False: they are too old by now, and already reported as lost.
+        """WORKING -> SIGNED, with the microbatches trained so far. False: they are too old by now, and already reported as lost.
 
         From here on they are untouchable. Store the contribution durably before its header is sent.
 
@@ -272,7 +272,7 @@ class RoundMachine:
         self._least_base = signed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
 
     def promised(self, inclusion_promise: InclusionPromise) -> None:
-        """signed -> promised: the log has it on its disk. An inclusion promise for something else, or a late one, changes nothing."""
+        """SIGNED -> PROMISED: the log has it on its disk. An inclusion promise for something else, or a late one, changes nothing."""
         signed = self._signed.header.contribution.digest if self._signed is not None else None
         if (
             (inclusion_promise.run, inclusion_promise.contribution) == (self._run, signed)
@@ -282,7 +282,7 @@ class RoundMachine:
             self._inclusion_promise = inclusion_promise
 
     def accepted(self, contribution: Signed[Contribution], inclusion_promise: InclusionPromise) -> None:
-        """signed -> promised: the log has the cohort's contribution on its disk, which lists the signed claim.
+        """SIGNED -> PROMISED: the log has the cohort's contribution on its disk, which lists the signed claim.
 
         One that does not list it, or an inclusion promise for something else or a late one, changes nothing; nor does any once there is an
         inclusion promise.

@@ -36,7 +36,7 @@ class AtomicFile:
     is_synced: bool = True  # on the disk when a write returns; else a power cut may bring back what was there before
 
     def read(self) -> bytes | None:
-        """Return what is in it; None: there is no such file.
+        """Return the file's content; None: there is no such file.
 
         Raises:
             DamagedFile: it is longer than it may be.
@@ -65,7 +65,7 @@ class AtomicFile:
             replace_file(self.path, data)
 
     def load(self, kind: type[Record]) -> Record | None:
-        """Return the record in it; None: there is no such file.
+        """Return the record in the file; None: there is no such file.
 
         Raises:
             DamagedFile: it is not what ``save`` wrote.
@@ -92,7 +92,7 @@ class AtomicFile:
         self.write(packed + sha256(packed))
 
     def remove(self) -> None:
-        """Remove it, if it is there; durable when this returns.
+        """Remove the file, if it is there; durable when this returns.
 
         Raises:
             StorageError: the disk refuses.
@@ -105,7 +105,7 @@ class AtomicFile:
         sync_directory(self.path.parent)
 
     def damaged(self, why: str) -> DamagedFile:
-        """Return the error that says that it is damaged, and what to do."""
+        """Return the error that says that the file is damaged, and what to do."""
         return DamagedFile(f"{self.path} is damaged ({why}); {self.remedy}")
 
 

@@ -179,7 +179,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """The program's name, in words."""
         return self.program.name
 
     @property
@@ -194,7 +194,7 @@ class Child:
 
     @property
     def how(self) -> str:
-        """How it has ended: a signal or an exit code."""
+        """How the child has ended: a signal or an exit code."""
         code = self.returncode
         assert code is not None
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -206,12 +206,12 @@ class Child:
 
     @property
     def reason(self) -> str:
-        """Why it has ended: what it said itself, or how it did, and the last that it printed."""
+        """Why the child has ended: what it said itself, or how it did, and the last that it printed."""
         last = self.last_lines(1)
         return self._reason or (f"{self.how}: {last}" if last else self.how)
 
     def last_lines(self, count: int = 20) -> str:
-        """Return the end of what it printed."""
+        """Return the end of what the child printed."""
         return "" if self.program.log_path is None else last_lines(self.program.log_path, count)
 
     # Talking.
@@ -263,7 +263,7 @@ class Child:
             await self._gone.wait()
 
     async def end(self, reason: str = "") -> None:
-        """End it as its program says; it is gone when this returns."""
+        """End the child as its program says; it is gone when this returns."""
         self._reason = self._reason or reason
         await asyncio.to_thread(stop, [self])
         if self._reading is not None:

@@ -141,7 +141,7 @@ class TreeHeadPublisher:
         self._news = asyncio.Event()
 
     def committed(self) -> None:
-        """Publish at once: there is a newer head."""
+        """Publish soon: there is a newer head."""
         self._news.set()
 
     async def keep(self) -> None:
