@@ -139,16 +139,25 @@ async def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes
     await log.inclusion_promise(first)
     lets, append = threading.Event(), log.run.bodies.append
     monkeypatch.setattr(log.run.bodies, "append", lambda kept: (lets.wait(60), append(kept)))
+    computed, follow, commit = threading.Event(), log.run.follower.follow, log.run.log.commit
+    monkeypatch.setattr(log.run.follower, "follow", lambda *table: (follow(*table), computed.set())[0])
+    were_stored: list[bool] = []  # at each commit
+    monkeypatch.setattr(log.run.log, "commit", lambda entries: (were_stored.append(lets.is_set()), commit(entries)))
     handing_in = asyncio.create_task(log.inclusion_promise(second))
     await log.until(lambda: log.closing.is_good(second.digest))
     early = made(log.ledger, C)
     log.pass_time(OPEN_MS + GRACE_MS)
     await log.until(lambda: log.closing.stage is Stage.CLOSED)
     assert (await log.header(early)).round == 2
-    assert (log.ledger.round, handing_in.done()) == (0, False)  # it waits for the disk, however long that takes
+    await log.until(computed.is_set)
+    await log.commits._compute.do(len, ())  # what was computed is back
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (log.ledger.round, were_stored, handing_in.done()) == (0, [], False)  # it waits for the disk, however long that takes
     lets.set()
     assert (await handing_in).round == 1
     await log.round(1)
+    assert were_stored == [True]
     assert listed_in(log, 1) == [first.digest, second.digest]
     await log.inclusion_promise(early)
     await log.finish_round()
