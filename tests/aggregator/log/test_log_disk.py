@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,25 @@ def test_a_database_cut_off_in_the_wal_is_not_signed_for(log: Log, directory: Pa
     os.truncate(wal, wal.stat().st_size // 2)
     with pytest.raises(StorageError, match="has lost entries"):
         reopen(copy)
+
+
+def test_what_a_killed_log_left_in_the_wal_is_synced_into_the_database_before_it_is_signed_for(
+    log: Log, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(log, 4)
+    copy, alone, write_durably = directory.with_name("copy"), directory.with_name("alone"), manta_swarm.aggregator.log.log.write_durably
+    shutil.copytree(directory, copy)  # as a killed writer leaves it: most of it in the WAL, which may never have been synced
+    found: list[int] = []  # entries without the WAL, whenever a head is about to be written
+
+    def look(path: Path, data: bytes) -> None:
+        shutil.copy(copy / DATABASE, alone)
+        with closing(sqlite3.connect(f"{alone.as_uri()}?immutable=1", uri=True)) as connection:
+            found.extend(connection.execute("SELECT COUNT(*) FROM entries").fetchone())
+        write_durably(path, data)
+
+    monkeypatch.setattr(manta_swarm.aggregator.log.log, "write_durably", look)
+    with reopen(copy):
+        assert found == [4 * ENTRIES]
 
 
 def test_a_log_with_other_entries_than_it_signed_for_is_not_signed_for(log: Log, directory: Path) -> None:
