@@ -18,7 +18,7 @@ from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OtherHistory, StorageError, UserError
 from manta_swarm.protocol.histories import Histories
 from manta_swarm.protocol.notes import TreeHead, head_text, sign_tree_head
-from manta_swarm.protocol.tiles import Tile
+from manta_swarm.protocol.tiles import Tile, open_bundle, pack_bundle
 from tests.aggregator.log.served import served
 from tests.aggregator.small_run import (
     ENTRIES,
@@ -29,6 +29,7 @@ from tests.aggregator.small_run import (
     grow,
     next_round,
     reopen,
+    rfc_root,
     signed_manifest,
     training_spec_of,
     verified,
@@ -177,6 +178,19 @@ def test_what_does_not_hold_changes_nothing(scene: Scene, tmp_path: Path) -> Non
         copy_at("ftp://somewhere")
     with pytest.raises(UserError, match="cannot be had"):
         scene.recover(WebCopy("http://127.0.0.1:1/"))
+
+
+def test_a_copy_that_ends_in_the_middle_of_a_round_changes_nothing(scene: Scene) -> None:
+    full, rest = Tile(None, 0), Tile(None, 1, ALL * ENTRIES - 256)
+    first, last = (open_bundle((scene.public / tile.path).read_bytes(), tile.width) for tile in (full, rest))
+    del last[-1]  # the round's entry
+    (scene.public / Tile(None, 1, len(last)).path).write_bytes(pack_bundle(last))
+    name, entries = scene.note.partition("\n")[0], [*first, *last]
+    (scene.public / "checkpoint").write_text(sign_tree_head(TreeHead(name, len(entries), rfc_root(entries)), name, OPERATOR))
+    before = verified(scene.directory)
+    with pytest.raises(UserError, match="nothing was changed"):
+        scene.recover()
+    assert verified(scene.directory) == before
 
 
 def test_a_disk_that_is_full_in_the_middle_leaves_the_folder_as_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
