@@ -171,14 +171,32 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(tmp_path: Path) 
     with_nodes(tmp_path, 2, work)
 
 
+def takes_requests_slowly(a: Node) -> None:
+    a.traffic.received.limit = len(LARGE) // 3
+
+
+def sends_answers_slowly(a: Node) -> None:
+    a.traffic.sent.limit = len(LARGE) // 3
+
+
+def looks_for_addresses_slowly(a: Node) -> None:
+    a.rates._addresses = {}
+    a.rates._next_look = a.rates._clock.now_s() + 3.0
+
+
 @pytest.mark.swarm
-def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("holds_back", [takes_requests_slowly, sends_answers_slowly, looks_for_addresses_slowly])
+def test_a_caller_that_this_node_holds_back_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds_back: Callable[[Node], None]
+) -> None:
+    monkeypatch.setattr("manta_swarm.runtime.in_flight.MIN_BYTES_PER_S", 10**9)  # no bytes make up for the time that is held back
+
     async def work(a: Node, slow: Node, other: Node) -> None:
-        places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
+        places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(1.0, 1.0))
         await a.serve("echo", echo)
-        a.traffic.received.limit = len(LARGE) // 3
+        holds_back(a)
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
-        await until(lambda: places._num_bytes > 0)
+        await until(lambda: len(places) > 0)
         while not calling.done():
             with contextlib.suppress(Unreachable):
                 await other.call(a.key, "echo", LARGE, timeout_s=50)
