@@ -143,9 +143,11 @@ def test_of_a_list_those_count_who_are_on_it() -> None:
 
 def test_a_copy_of_a_ledger_goes_its_own_way() -> None:
     ledger = invited_run()
-    other = ledger.copy()
-    other.append(admission(invitation(ledger), ALICE))
+    other, signed = ledger.copy(), invitation(ledger, keys=1)
+    other.append(admission(signed, ALICE))
     assert (ALICE.public_key in ledger.admitted, ALICE.public_key in other.admitted) == (False, True)
+    ledger.append(admission(signed, BOB))  # here the invitation was not used yet
+    assert (BOB.public_key in ledger.admitted, BOB.public_key in other.admitted) == (True, False)
 
 
 @pytest.mark.parametrize(
