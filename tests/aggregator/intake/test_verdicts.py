@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,3 +296,21 @@ async def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(service:
     monkeypatch.undo()
     await service.again()
     assert len(await service.verdicts.for_round()) == 7
+
+
+async def test_what_is_being_stored_when_the_file_could_be_written_anew_is_there_after_a_kill(service: Service) -> None:
+    await service.verdicts.hand_in(verdict_of(service.ledger, A))
+    found, late = await service.verdicts.for_round(), verdict_of(service.ledger, B)
+    lets, append = threading.Event(), service.waiting._append
+    service.waiting._append = lambda verdicts: (lets.wait(60), append(verdicts))[1]  # type: ignore[method-assign]
+    handing_in = asyncio.create_task(service.verdicts.hand_in(late))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go_on(service.ledger, [A, B], found)
+    committed = asyncio.create_task(service.verdicts.committed(found))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    lets.set()
+    await asyncio.gather(handing_in, committed)
+    await service.again()
+    assert await service.verdicts.for_round() == [late]
