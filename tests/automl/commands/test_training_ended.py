@@ -5,12 +5,13 @@ from pathlib import Path
 
 from tests.command import Home, environment, home
 from tests.network.processes import wait_for
+from tests.peer.forked_home import ForkedHome
 
 __all__ = ["environment", "home"]
 
 
 def test_a_second_ctrl_c_ends_a_round_that_takes_for_ever(home: Home, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+    out, home = tmp_path / "out", ForkedHome(home.directory, home.temporary)
     process = home.start("manta_swarm.automl.cli", "train", "--out", out, "--target-batch", str(10**12), "--threads", "1")
     wait_for(lambda: (out / "round-00000000.safetensors").exists(), "the first state is kept")
     process.send_signal(signal.SIGINT)
