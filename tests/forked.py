@@ -36,7 +36,8 @@ _STRANGE = (
 )  # loaded by each fork itself: they replace functions as they are loaded
 _PROGRAMS = ("manta_swarm.peer.cli", "manta_swarm.aggregator.cli", *_TESTS)
 MODULES = (*_PROGRAMS, *_STRANGE)
-_LOADED = (*_PROGRAMS, "manta_swarm.aggregator.program", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
+_OF_DATA = ("sklearn.datasets", "torch.fx.experimental.symbolic_shapes")  # loaded by whoever reads digits, or builds a larger network
+_LOADED = (*_PROGRAMS, *_OF_DATA, "manta_swarm.aggregator.program", "manta_swarm.automl.training.snapshot", "manta_swarm.peer.joining")
 _MAX_BYTES = 1 << 18
 _POLL_S = 0.02
 _ROOT = Path(__file__).resolve().parents[1]
