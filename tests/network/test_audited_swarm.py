@@ -11,6 +11,8 @@ from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.reputation import FALSE, WITHHELD
+from manta_swarm.protocol.signing import peer_name
+from manta_swarm.runtime.disk import IDENTITY, load_identity
 from tests.network.processes import LITTLE_WORK, Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -41,15 +43,28 @@ def ledger_of(directory: Path) -> tuple[Ledger, list[int]]:
 
 
 def test_whoever_hands_in_noise_is_found_guilty_and_who_is_honest_is_paid_when_the_run_is_settled(tmp_path: Path) -> None:
-    honest = ("one", "two")
-    config = audited(small_run(rounds=30, **SHORT))
+    honest, key = ("one", "two"), load_identity(tmp_path / "auditor" / IDENTITY).public_key
+    trust = TRUST.model_copy(update={"auditors": (peer_name(key),), "settle_s": 10.0})
+    config = audited(small_run(rounds=10, **{**SHORT, "min_open_s": 2}), trust=trust)
     with Programs(tmp_path, config) as programs:
-        programs.start_aggregator()
-        programs.wait_until(lambda: bool(programs.status("aggregator/auditor")), "its auditor looks on")  # rounds do not wait for audits
+        aggregator = programs.start_aggregator()
+        where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"], "--dir", str(tmp_path / "auditor"))
+        limits = ("--audit", "100%", "--evaluation", "0%", "--threads", "1", "--gpus", "none")
+        programs.start_command("auditor", "-P", "-m", "manta_swarm.peer.cli", "join", *where, "--listen", "none", "--audit-only", *limits)
+        programs.wait_until(lambda: bool(programs.status("auditor")), "the run's auditor looks on")
         for name in honest:
             programs.start_peer(name, name)
         programs.start_cheat("cheat", "noise")
         programs.expect_end("cheat")
+
+        # Rounds do not wait for audits, however busy the machine is: here everybody stands still until one has found something.
+        everybody = (*honest, "cheat")
+        programs.wait_until(lambda: all(programs.status(name).get("brought_bytes") for name in everybody), "all bring what audits need")
+        for name in everybody:
+            programs.pause(name)
+        programs.wait_until(lambda: bool(programs.status("auditor")["audits_against"]), "something is found")
+        for name in everybody:
+            programs.resume(name)
         assert programs.wait_for_end("cheat") == 4  # it does not go on working for nothing
         assert "audits found this peer guilty with round" in programs.status("cheat")["verdict"]
         assert "run manta-peer doctor" in programs.log("cheat")
