@@ -30,9 +30,14 @@ class _Process(ForkedProcess):
 class ForkedHome(Home):
     """A home where ``python -m ARGUMENTS`` is a fork, where that can be."""
 
+    def __init__(self, directory: Path, temporary: Path, server: forked.ForkServer | None = None) -> None:
+        """Fork from ``server``; None: from that of this process."""
+        super().__init__(directory, temporary)
+        self._server = server
+
     def start(self, *arguments: str | Path) -> Any:
         """See ``Home``."""
-        server = forked.server()
+        server = self._server or forked.server()
         if server is None:
             return super().start(*arguments)
         return _Process(server, [str(argument) for argument in arguments], self.environment)
