@@ -110,6 +110,21 @@ class CohortPeer:
         self.round = 1
         self.steps: list[ClaimStep] = []  # that it gave on the base
 
+    @property
+    def founder(self) -> PublicKey:
+        """Whose roster it is in."""
+        return self.cohort_session.founder
+
+    @property
+    def members(self) -> tuple[PublicKey, ...]:
+        """Who is in its roster."""
+        return self.cohort_session.members
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is alone in its roster."""
+        return self.cohort_session.is_alone
+
     async def meet(self) -> None:
         """Announce, look, and prove the token, as a peer does again and again."""
         await self.neighbours.announce(cohort=self.name, round_=0)

@@ -25,6 +25,7 @@ from manta_swarm.network.node import Node, peer_name
 from manta_swarm.peer import joining
 from manta_swarm.peer.cli import main
 from manta_swarm.peer.config import PeerConfig
+from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
 from manta_swarm.protocol.signing import Identity, sha256
@@ -75,18 +76,14 @@ async def serving(home: Home, signed: SignedManifest) -> AsyncIterator[str]:
         await node.close()
 
 
-def refusal_of(home: Home, directory: Path, signed: SignedManifest) -> str:
+async def refusal_of(home: Home, directory: Path, signed: SignedManifest) -> str:
     """Return why a peer, in this process, did not join at a node with the manifest ``signed``."""
-
-    async def served() -> str:
-        async with serving(home, signed) as address:
-            config = PeerConfig(gpus="none", listen=(LISTEN,), dir=directory, initial_peers=(address,))
-            with pytest.raises(UserError) as refused:
-                await joining.join(config)
-        assert not (directory / "last.json").exists()
-        return str(refused.value)
-
-    return asyncio.run(served())
+    async with serving(home, signed) as address:
+        config = PeerConfig(gpus="none", listen=(LISTEN,), dir=directory, initial_peers=(address,))
+        with pytest.raises(UserError) as refused:
+            await joining.join(config)
+    assert not (directory / "last.json").exists()
+    return str(refused.value)
 
 
 def assert_waits(home: Home, directory: Path, address: str, *words: str) -> None:
@@ -112,25 +109,30 @@ def listening() -> Iterator[socket.socket]:
 # Mistakes that need no network to be seen.
 
 
-def test_no_address_and_no_run(directory: Path) -> None:
+def test_no_address_and_no_run_or_another_than_the_one_on_this_computer(directory: Path) -> None:
     assert_refused(join(directory), "no run was found", "--initial-peers", "MANTA_INITIAL_PEERS", "manta-aggregator start")
+    with listed(LocalRun("1" * 64, "digits", (NOBODY,))):
+        assert_refused(join(directory, "--run", "2" * 64), "no run was found", "--initial-peers")
     assert not (directory / "last.json").exists()
 
 
-def test_a_run_that_is_not_the_one_on_this_computer(directory: Path) -> None:
-    with listed(LocalRun("1" * 64, "digits", (NOBODY,))):
-        assert_refused(join(directory, "--run", "2" * 64), "no run was found", "--initial-peers")
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:31000", NOBODY.rpartition("/p2p/")[0], NOBODY[:-1], f"/p2p/{NOBODY.rpartition('/')[2]}"])
-def test_a_malformed_address(directory: Path, address: str) -> None:
-    assert_refused(join(directory, "--initial-peers", address), address, "/ip4/203.0.113.7/tcp/31000/p2p/")
-
-
-def test_a_malformed_run_id(directory: Path) -> None:
-    ended = join(directory, "--initial-peers", NOBODY, "--run", "digits")
-    assert_refused(ended, "--run", "64 hexadecimal digits", "digits")
-    assert not directory.exists()
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        *(
+            (("--initial-peers", address), (address, "/ip4/203.0.113.7/tcp/31000/p2p/"))
+            for address in ("127.0.0.1:31000", NOBODY.rpartition("/p2p/")[0], NOBODY[:-1], f"/p2p/{NOBODY.rpartition('/')[2]}")
+        ),
+        (("--initial-peers", NOBODY, "--run", "digits"), ("--run", "64 hexadecimal digits", "digits")),
+        (("--initial-peers", NOBODY, "--gpus", "0,99"), ("--gpus", "is not there")),
+        *(
+            (("--initial-peers", NOBODY, "--listen", listen), (listen, "/ip4/0.0.0.0/tcp/31000"))
+            for listen in ("0.0.0.0:31000", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/99999")
+        ),
+    ],
+)
+def test_what_is_malformed_or_not_there(directory: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert_refused(typed(main, "join", "--dir", directory, *arguments), *words)
 
 
 @pytest.mark.parametrize("payout", ["me", NOBODY.rpartition("/")[2][:-1], "ab" * 32, "12D3Koo\n"])
@@ -140,12 +142,6 @@ def test_an_account_that_is_no_key(directory: Path, payout: str) -> None:
         assert_refused(typed(main, "join", *more, "--dir", directory, "--payout", payout), "--payout", "12D3Koo", "manta-peer identity")
     assert not directory.exists()
     assert time.monotonic() - started_s < 2
-
-
-def test_a_gpu_that_is_not_there(directory: Path) -> None:
-    ended = typed(main, "join", "--gpus", "0,99", "--dir", directory, "--initial-peers", NOBODY)
-    assert_refused(ended, "--gpus", "is not there")
-    assert not directory.exists()
 
 
 @pytest.mark.parametrize(
@@ -199,12 +195,6 @@ def test_a_port_in_use(home: Home, directory: Path) -> None:
     assert_refused(ended, listen, "in use", "--listen")
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:31000", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/99999"])
-def test_a_malformed_address_to_listen_on(directory: Path, listen: str) -> None:
-    ended = typed(main, "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
-    assert_refused(ended, listen, "/ip4/0.0.0.0/tcp/31000")
-
-
 def test_a_directory_that_another_process_uses(directory: Path) -> None:
     directory.mkdir()
     load_identity(directory / "identity.key")
@@ -216,21 +206,18 @@ def test_a_directory_that_another_process_uses(directory: Path) -> None:
     assert contents(directory) == before | {directory / "lock": b""}
 
 
-def test_an_identity_that_others_can_read(directory: Path) -> None:
+def test_an_identity_that_others_can_read_or_that_is_garbage(directory: Path) -> None:
     directory.mkdir()
-    load_identity(directory / "identity.key")
-    (directory / "identity.key").chmod(0o644)
+    key = directory / "identity.key"
+    load_identity(key)
+    key.chmod(0o644)
     before = contents(directory)
-    assert_refused(join(directory, "--initial-peers", NOBODY), f"chmod 600 {directory / 'identity.key'}")
+    assert_refused(join(directory, "--initial-peers", NOBODY), f"chmod 600 {key}")
     assert before.items() <= contents(directory).items()
-
-
-def test_an_identity_that_is_garbage(directory: Path) -> None:
-    directory.mkdir()
-    (directory / "identity.key").touch(mode=0o600)
-    (directory / "identity.key").write_text("garbage")
+    key.chmod(0o600)
+    key.write_text("garbage")
     assert_refused(join(directory, "--initial-peers", NOBODY), "identity.key", "is no identity", "backup")
-    assert (directory / "identity.key").read_text() == "garbage"
+    assert key.read_text() == "garbage"
 
 
 # Mistakes that show once the network is there.
@@ -249,55 +236,49 @@ def test_an_address_where_something_listens_that_does_not_answer(forks: ForkedHo
 
 
 @pytest.mark.swarm
-def test_an_address_with_another_nodes_key(forks: ForkedHome, directory: Path) -> None:
-    async def served() -> None:
-        async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
-            wrong = address.replace(peer_name(OPERATOR.public_key), peer_name(STRANGER.public_key))
-            await asyncio.to_thread(assert_waits, forks, directory, wrong, wrong, "no answer", "check the address")
-
-    asyncio.run(served())
+async def test_an_address_with_another_nodes_key(forks: ForkedHome, directory: Path) -> None:
+    async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
+        wrong = address.replace(peer_name(OPERATOR.public_key), peer_name(STRANGER.public_key))
+        await asyncio.to_thread(assert_waits, forks, directory, wrong, wrong, "no answer", "check the address")
 
 
 @pytest.mark.swarm
-def test_another_run_than_the_one_asked_for(forks: ForkedHome, directory: Path) -> None:
+async def test_another_run_than_the_one_asked_for(forks: ForkedHome, directory: Path) -> None:
     signed = SignedManifest.sign(manifest(), OPERATOR)
-    directory.mkdir()
+    PeerStore(directory)
     (directory / "last.json").write_text("of an earlier life")
-
-    async def served() -> Ended:
-        async with serving(forks, signed) as address:
-            where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
-            return await asyncio.to_thread(forks.run, "manta_swarm.peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
-
-    assert_refused(asyncio.run(served()), signed.run.hex(), "1" * 64, "--run")
+    async with serving(forks, signed) as address:
+        where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+        ended = await asyncio.to_thread(forks.run, "manta_swarm.peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
+    assert_refused(ended, signed.run.hex(), "1" * 64, "--run")
     assert (directory / "last.json").read_text() == "of an earlier life"
 
 
 @pytest.mark.swarm
 @pytest.mark.parametrize("fault", ["signed by a stranger", "changed after it was signed", "not a manifest"])
-def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, fault: str) -> None:
+async def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, fault: str) -> None:
     good = SignedManifest.sign(manifest(), OPERATOR)
     bad = {
         "signed by a stranger": SignedManifest(good.payload, STRANGER.sign("manifest", good.payload)),
         "changed after it was signed": SignedManifest(good.payload.replace(b"digits", b"dogits"), good.signature),
         "not a manifest": SignedManifest(b"garbage", OPERATOR.sign("manifest", b"garbage")),
     }[fault]
-    found = refusal_of(home, directory, bad)
+    found = await refusal_of(home, directory, bad)
     for words in ("the manifest that /ip4/127.0.0.1/tcp/", "is refused", "ask the operator"):
         assert words in found
 
 
 @pytest.mark.swarm
-def test_a_run_of_a_later_version_of_the_protocol(home: Home, directory: Path) -> None:
-    found = refusal_of(home, directory, SignedManifest(b"what this program cannot know", bytes(64), PROTOCOL + 1, "9.1"))
+async def test_a_run_of_a_later_version_of_the_protocol(home: Home, directory: Path) -> None:
+    found = await refusal_of(home, directory, SignedManifest(b"what this program cannot know", bytes(64), PROTOCOL + 1, "9.1"))
     for words in ("of another version", f"version {PROTOCOL + 1} of the protocol", "install manta-swarm 9.1 or a later release"):
         assert words in found
 
 
 @pytest.mark.swarm
-def test_a_run_that_this_computer_cannot_train_is_not_joined(home: Home, directory: Path) -> None:
+async def test_a_run_that_this_computer_cannot_train_is_not_joined(home: Home, directory: Path) -> None:
     other = dataclasses.replace(manifest(), data_digest=sha256(b"other data"))
-    assert "is not the run's" in refusal_of(home, directory, SignedManifest.sign(other, OPERATOR))
+    assert "is not the run's" in await refusal_of(home, directory, SignedManifest.sign(other, OPERATOR))
 
 
 @pytest.mark.parametrize(
@@ -324,17 +305,14 @@ def test_why_this_computer_cannot_train_a_run_is_said_in_a_line(changes: dict[st
 
 
 @pytest.mark.swarm
-def test_an_address_of_a_node_that_is_no_aggregator(forks: ForkedHome, directory: Path) -> None:
-    async def served() -> None:
-        path = forks.directory / "operator.key"
-        node = await Node.start(load_identity(path), path, listen=[LISTEN])
-        try:
-            address = (await node.addresses())[0]
-            await asyncio.to_thread(assert_waits, forks, directory, address, "no manifest could be fetched", "ask the operator")
-        finally:
-            await node.close()
-
-    asyncio.run(served())
+async def test_an_address_of_a_node_that_is_no_aggregator(forks: ForkedHome, directory: Path) -> None:
+    path = forks.directory / "operator.key"
+    node = await Node.start(load_identity(path), path, listen=[LISTEN])
+    try:
+        address = (await node.addresses())[0]
+        await asyncio.to_thread(assert_waits, forks, directory, address, "no manifest could be fetched", "ask the operator")
+    finally:
+        await node.close()
 
 
 # Ctrl-C.
@@ -367,19 +345,15 @@ def test_ctrl_c_while_it_connects(forks: ForkedHome, directory: Path) -> None:
 
 @pytest.mark.swarm
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_while_it_waits_for_the_log(forks: ForkedHome, directory: Path, presses: int) -> None:
-    async def served() -> Ended:
-        async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
-            process = forks.start(
-                "manta_swarm.peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address
-            )
-            await asyncio.to_thread(wait_for_line, process, "waiting for the run's log")
-            if presses == 2:
-                process.send_signal(signal.SIGINT)
-                await asyncio.to_thread(wait_for_line, process, "press Ctrl-C again")
-            return await asyncio.to_thread(forks.interrupted, process)
-
-    ended = asyncio.run(served())
+async def test_ctrl_c_while_it_waits_for_the_log(forks: ForkedHome, directory: Path, presses: int) -> None:
+    async with serving(forks, SignedManifest.sign(manifest(), OPERATOR)) as address:
+        where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+        process = forks.start("manta_swarm.peer.cli", "join", "--gpus", "none", *where)
+        await asyncio.to_thread(wait_for_line, process, "waiting for the run's log")
+        if presses == 2:
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(wait_for_line, process, "press Ctrl-C again")
+        ended = await asyncio.to_thread(forks.interrupted, process)
     if presses == 1:
         assert_ended_by_hand(ended, (0,))
         assert "left the run round=0" in ended.output

@@ -29,22 +29,13 @@ def local(run: bytes = RUN) -> LocalRun:
     return LocalRun(run.hex(), "digits", LOCAL)
 
 
-def test_an_address_that_was_given_beats_everything(store: PeerStore) -> None:
-    store.remember_run(OTHER_RUN, LAST)
-    with listed(local()):
-        assert find_addresses(PeerConfig(initial_peers=GIVEN), store.last_run()) == (GIVEN, None)
-        assert find_addresses(PeerConfig(initial_peers=GIVEN, run=RUN.hex()), store.last_run()) == (GIVEN, RUN.hex())
-
-
-def test_the_run_joined_last_beats_an_aggregator_on_this_computer_and_must_be_that_run(store: PeerStore) -> None:
-    store.remember_run(OTHER_RUN, LAST)
-    with listed(local()):
-        assert find_addresses(PeerConfig(), store.last_run()) == (LAST, OTHER_RUN.hex())
-
-
-def test_an_aggregator_on_this_computer_is_found_and_must_be_that_run(store: PeerStore) -> None:
+def test_an_address_that_was_given_beats_the_run_joined_last_and_that_one_an_aggregator_on_this_computer(store: PeerStore) -> None:
     with listed(local()):
         assert find_addresses(PeerConfig(), store.last_run()) == (LOCAL, RUN.hex())
+        store.remember_run(OTHER_RUN, LAST)
+        assert find_addresses(PeerConfig(), store.last_run()) == (LAST, OTHER_RUN.hex())
+        assert find_addresses(PeerConfig(initial_peers=GIVEN), store.last_run()) == (GIVEN, None)
+        assert find_addresses(PeerConfig(initial_peers=GIVEN, run=RUN.hex()), store.last_run()) == (GIVEN, RUN.hex())
 
 
 def test_a_run_that_is_named_is_found_wherever_it_is_known_from(store: PeerStore) -> None:
@@ -100,73 +91,55 @@ class Loop:
         await self._may_end.wait()
 
 
-def told_to_stop(store: PeerStore, loop_settings: dict[str, object], presses: int, number: signal.Signals = signal.SIGINT) -> int:
-    """Press Ctrl-C so often; return how often the loop was told to leave."""
-
-    async def play() -> int:
-        loop = Loop(**loop_settings)  # type: ignore[arg-type]
-        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, live_status))  # type: ignore[arg-type]
-        await loop.running.wait()
-        for _ in range(presses):
-            os.kill(os.getpid(), number)
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(10):
-            await stopping
-        return loop.left
-
-    return asyncio.run(play())
+def stopping(store: PeerStore, *loops: Loop) -> "list[asyncio.Task[None]]":
+    """Have these loops run until somebody tells them to stop."""
+    live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+    return [asyncio.create_task(_until_told_to_stop(loop, live_status)) for loop in loops]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
+async def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
     store: PeerStore, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    assert told_to_stop(store, {}, 1, number) == 1
+    loop = Loop()
+    (ending,) = stopping(store, loop)
+    await loop.running.wait()
+    os.kill(os.getpid(), number)
+    await ending
+    assert loop.left == 1
     assert capsys.readouterr().out == "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once\n"
 
 
-def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(store: PeerStore) -> None:
-    async def play() -> Loop:
-        loop = Loop(leaves=False)
-        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = asyncio.create_task(_until_told_to_stop(loop, live_status))  # type: ignore[arg-type]
+async def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(store: PeerStore) -> None:
+    loop = Loop(leaves=False)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where the tests run under nohup it is ignored, by them and by a peer
+    try:
+        (ending,) = stopping(store, loop)
         await loop.running.wait()
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
             await asyncio.sleep(0.01)
         loop.end()
-        async with asyncio.timeout(10):
-            await stopping  # and was not stopped
-        return loop
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where the tests run under nohup it is ignored, by them and by a peer
-    try:
-        assert asyncio.run(play()).left == 1
+        await ending  # and was not stopped
     finally:
         signal.signal(signal.SIGHUP, before)
+    assert loop.left == 1
 
 
-def test_several_sessions_in_one_process_all_leave_at_one_ctrl_c(store: PeerStore) -> None:
-    async def play() -> list[int]:
-        loops = [Loop(), Loop(leaves=False), Loop()]
-        live_status = LiveStatus(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
-        stopping = [asyncio.create_task(_until_told_to_stop(loop, live_status)) for loop in loops]  # type: ignore[arg-type]
-        await asyncio.gather(*(loop.running.wait() for loop in loops))
-        os.kill(os.getpid(), signal.SIGINT)
-        async with asyncio.timeout(10):
-            await stopping[0]
-            await stopping[2]
-            os.kill(os.getpid(), signal.SIGINT)  # the second one, for who is still there
-            with pytest.raises(Stopped):
-                await stopping[1]
-        return [loop.left for loop in loops]
-
-    assert asyncio.run(play()) == [1, 1, 1]
+async def test_several_sessions_in_one_process_all_leave_at_one_ctrl_c(store: PeerStore) -> None:
+    loops = [Loop(), Loop(leaves=False), Loop()]
+    first, second, third = stopping(store, *loops)
+    await asyncio.gather(*(loop.running.wait() for loop in loops))
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.gather(first, third)
+    os.kill(os.getpid(), signal.SIGINT)  # the second one, for who is still there
+    with pytest.raises(Stopped):
+        await second
+    assert [loop.left for loop in loops] == [1, 1, 1]
 
 
-def test_of_what_ended_it_the_person_hears_one_thing_and_a_fault_of_the_program_first(store: PeerStore) -> None:
+async def test_of_what_ended_it_the_person_hears_one_thing_and_a_fault_of_the_program_first(store: PeerStore) -> None:
     with pytest.raises(StorageError, match="disk"):
-        told_to_stop(store, {"failures": (StorageError("disk"),)}, 0)
+        await stopping(store, Loop(failures=(StorageError("disk"),)))[0]
     with pytest.raises(KeyError):
-        told_to_stop(store, {"failures": (Unreachable("away"), KeyError("ours"))}, 0)
+        await stopping(store, Loop(failures=(Unreachable("away"), KeyError("ours"))))[0]

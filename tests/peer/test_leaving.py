@@ -99,6 +99,7 @@ async def test_who_has_no_place_in_the_round_waits_for_one(scene: Scene) -> None
     scene.log.says_later = False
     await member.ends()
     assert len(scene.log.in_round()) == 1
+    assert not member.status.dropped
 
 
 async def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ async def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(
 async def working_ahead(scene: Scene) -> Member:
     """Return a peer that has trained on the newest state and waits with it, for its contribution before counts in this round."""
     slow, _ = await scene.held(0), scene.join(1)
-    slow.worker.takes_s = 0.4  # a round has no time for two of them
+    slow.worker.takes_s = 0.15  # a round has no time for two of them
     await scene.log.wait_for(1)
     scene.log.left_ms = 1
     first = scene.log.commit()

@@ -330,15 +330,6 @@ async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason
     assert f"{MICROBATCHES * MICROBATCH} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
-async def test_a_log_without_a_place_is_asked_again(scene: Scene) -> None:
-    scene.log.says_later = True
-    member = scene.join(0)
-    await until(lambda: len(scene.log.headers) >= 4)
-    scene.log.says_later = False
-    await scene.log.wait_for(1)
-    assert not member.status.dropped
-
-
 async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with scene_in(tmp_path) as scene:
         cheated, other = scene.join(0), scene.join(1)

@@ -19,7 +19,7 @@ from tests.peer.scene import Member, Scene, scene_in
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
 TOKEN = bytes(range(32))
-STEADY = replace(SMALL_EXCHANGE, min_open_ms=1000, max_open_ms=1000)  # so that a microbatch may take a third of a second
+STEADY = replace(SMALL_EXCHANGE, first_open_ms=300, min_open_ms=300, max_open_ms=300)  # so that a microbatch may take a tenth of a second
 RUN = {"algorithm": "model-parallel"}
 
 
@@ -35,7 +35,7 @@ def claims_of(scene: Scene, member: Member) -> list[Claim]:
 
 async def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=STEADY, **RUN) as scene:
-        member = scene.join(0, sizing=sizing_of(scene), prepare=lambda member: setattr(member.worker, "takes_s", 0.5))
+        member = scene.join(0, sizing=sizing_of(scene), prepare=lambda member: setattr(member.worker, "takes_s", 0.15))
         for round_ in range(1, 30):
             await scene.log.wait_for(1)
             if size_of(claims_of(scene, member)[-1].cohort) == 1:

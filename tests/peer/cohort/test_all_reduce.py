@@ -53,9 +53,9 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return found
 
 
-def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any]) -> None:
+def sends(peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any]) -> None:
     """Let what a cohort peer sends be changed: given whom it goes to, the turn and the values; None is not sent."""
-    own: Any = cohort_peer.cohort._links
+    own: Any = peer.cohort._links
     true = own.send
 
     async def send(key: PublicKey, tag: bytes, turn: int, first: int, data: memoryview, *, timeout_s: float) -> None:
@@ -67,41 +67,41 @@ def sends(cohort_peer: CohortPeer, change: Callable[[PublicKey, int, Any], Any])
 
 
 async def test_who_is_not_linked_to_all_owns_nothing_and_counts_all_the_same(band: Band, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 4)
-    own: Any = cohort_peers[2].cohort._links
-    own.known.discard(cohort_peers[3].key)
-    await all_average(cohort_peers)
-    assert [plan.owners for plan in plans] == [(cohort_peers[0].key, cohort_peers[1].key, cohort_peers[3].key)]
+    peers = await convened(band, 4)
+    own: Any = peers[2].cohort._links
+    own.known.discard(peers[3].key)
+    await all_average(peers)
+    assert [plan.owners for plan in plans] == [(peers[0].key, peers[1].key, peers[3].key)]
 
 
 async def test_a_small_vector_is_the_founder_s_alone_to_add(band: Band, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 3)
-    vectors = [vector_of(cohort_peer.number, 0, 3 * 64) for cohort_peer in cohort_peers]
-    means = await all_of(*(cohort_peer.average(0, vector) for cohort_peer, vector in zip(cohort_peers, vectors, strict=True)))
+    peers = await convened(band, 3)
+    vectors = [vector_of(peer.number, 0, 3 * 64) for peer in peers]
+    means = await all_of(*(peer.average(0, vector) for peer, vector in zip(peers, vectors, strict=True)))
     assert same(*means, near_mean(vectors, [16] * 3))
-    assert [plan.owners for plan in plans] == [(cohort_peers[0].key,)]
+    assert [plan.owners for plan in plans] == [(peers[0].key,)]
 
 
 @pytest.mark.parametrize(("name", "is_audited", "is_shared"), [(AFFINITY, True, False), (AFFINITY, False, True), ("here", True, True)])
 async def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
-        cohort_peers = [await band.join(number, name=name) for number in range(3)]
-        for cohort_peer in cohort_peers:
-            await cohort_peer.meet()
-        await all_of(*(cohort_peer.convene() for cohort_peer in cohort_peers))
-        await all_average(cohort_peers)
+        peers = [await band.join(number, name=name) for number in range(3)]
+        for peer in peers:
+            await peer.meet()
+        await all_of(*(peer.convene() for peer in peers))
+        await all_average(peers)
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
 
 
 async def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(band: Band, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 4)
+    peers = await convened(band, 4)
 
     def die(_key: PublicKey, _turn: int, _values: Any) -> None:
-        cohort_peers[2].die()
+        peers[2].die()
 
-    sends(cohort_peers[2], die)
-    *means, _ = await all_of(*(cohort_peers[number].average(0) for number in (0, 1, 3)), cohort_peers[2].average(0))
-    left = [cohort_peers[0], cohort_peers[1], cohort_peers[3]]
+    sends(peers[2], die)
+    *means, _ = await all_of(*(peers[number].average(0) for number in (0, 1, 3)), peers[2].average(0))
+    left = [peers[0], peers[1], peers[3]]
     assert same(*means, mean_of(left, 0))
     assert [len(plan.owners) for plan in plans] == [4, 1]
     await all_average(left, 1)
@@ -109,16 +109,16 @@ async def test_an_owner_that_is_killed_while_all_send_costs_the_others_nothing(b
 
 
 async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_rounds(band: Band, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 3)
-    sends(cohort_peers[1], lambda _key, turn, values: None if turn else values)
-    await all_average(cohort_peers)
-    assert [cohort_peer.cohort_session.is_alone for cohort_peer in cohort_peers] == [False] * 3
+    peers = await convened(band, 3)
+    sends(peers[1], lambda _key, turn, values: None if turn else values)
+    await all_average(peers)
+    assert [peer.is_alone for peer in peers] == [False] * 3
     for round_ in range(2, SILENT_ROUNDS + 4):
-        for cohort_peer in cohort_peers:
-            await cohort_peer.meet()
-        await all_of(*(cohort_peer.convene(round_) for cohort_peer in cohort_peers))
-        await all_average(cohort_peers)
-    by_round = [sorted(cohort_peer.number for cohort_peer in cohort_peers if cohort_peer.key in plan.owners) for plan in plans]
+        for peer in peers:
+            await peer.meet()
+        await all_of(*(peer.convene(round_) for peer in peers))
+        await all_average(peers)
+    by_round = [sorted(peer.number for peer in peers if peer.key in plan.owners) for plan in plans]
     assert by_round == [[0, 1, 2], [0], *SILENT_ROUNDS * [[0, 2]], [0, 1, 2], [0], [0, 2]]
 
 
@@ -126,16 +126,16 @@ async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_
 async def test_an_owner_that_lies_of_its_sums_is_done_without(
     band: Band, lie: str, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cohort_peers = await convened(band, 3)
+    peers = await convened(band, 3)
     if lie == "other sums than it says":
-        sends(cohort_peers[1], lambda _key, turn, values: values + 1 if turn else values)
+        sends(peers[1], lambda _key, turn, values: values + 1 if turn else values)
     else:
         true = near_mean
 
         def lying(vectors: Any, weights: Any) -> Any:
             return true(vectors, weights) * np.float32(np.nan if lie == "no numbers" else 5)
 
-        own: Any = cohort_peers[1]
+        own: Any = peers[1]
         add = AllReduce.add
 
         async def adds(self: AllReduce, message: Add) -> bytes:
@@ -145,76 +145,72 @@ async def test_an_owner_that_lies_of_its_sums_is_done_without(
                 return await add(self, message)
 
         monkeypatch.setattr(AllReduce, "add", adds)
-    await all_average(cohort_peers)
+    await all_average(peers)
     assert [len(plan.owners) for plan in plans] == [3, 1]
 
 
 async def test_an_owner_that_says_others_sent_something_else_is_done_without(
     band: Band, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cohort_peers = await convened(band, 3)
+    peers = await convened(band, 3)
     true = AllReduce.follow
 
     async def follow(self: AllReduce, plan: Plan) -> Any:
         reports = await true(self, plan)
-        return reports[1:] if self._links.key == cohort_peers[1].key else reports
+        return reports[1:] if self._links.key == peers[1].key else reports
 
     monkeypatch.setattr(AllReduce, "follow", follow)
-    await all_average(cohort_peers)
+    await all_average(peers)
     assert [len(plan.owners) for plan in plans] == [3, 1]
 
 
 @pytest.mark.parametrize("to", ["all", "an owner", "the founder"])
 async def test_a_member_that_sends_something_else_than_it_said_costs_only_itself(band: Band, to: str, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 4)
-    victims = {
-        "all": {cohort_peer.key for cohort_peer in cohort_peers},
-        "an owner": {cohort_peers[1].key},
-        "the founder": {cohort_peers[0].key},
-    }[to]
-    sends(cohort_peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
-    *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
+    peers = await convened(band, 4)
+    victims = {"all": {peer.key for peer in peers}, "an owner": {peers[1].key}, "the founder": {peers[0].key}}[to]
+    sends(peers[3], lambda key, turn, values: values + 1 if key in victims and not turn else values)
+    *means, own = await all_of(*(peer.average(0) for peer in peers))
     if to == "an owner":  # which of the two lies nobody knows: the founder adds what it got itself, and that is true
-        assert same(*means, own, mean_of(cohort_peers, 0))
+        assert same(*means, own, mean_of(peers, 0))
         assert [len(plan.owners) for plan in plans] == [4, 1]
     else:
-        assert same(*means, mean_of(cohort_peers[:3], 0))
+        assert same(*means, mean_of(peers[:3], 0))
         assert same(own, vector_of(3, 0))
-        assert cohort_peers[3].cohort_session.is_alone
+        assert peers[3].is_alone
 
 
 async def test_where_audits_look_at_it_not_a_sign_of_what_was_said_may_differ(plans: list[Plan]) -> None:
     async with band_with(local_steps=STEPS, is_audited=True) as band:
-        cohort_peers = await convened(band, 4)
-        sends(cohort_peers[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
-        *means, own = await all_of(*(cohort_peer.average(0) for cohort_peer in cohort_peers))
-        assert same(*means, mean_of(cohort_peers[:3], 0))
+        peers = await convened(band, 4)
+        sends(peers[3], lambda _key, turn, values: values if turn else -values)  # as long as what it said
+        *means, own = await all_of(*(peer.average(0) for peer in peers))
+        assert same(*means, mean_of(peers[:3], 0))
         assert same(own, vector_of(3, 0))
 
 
 async def test_a_sum_that_does_not_reach_a_member_is_had_from_the_founder(band: Band, plans: list[Plan]) -> None:
-    cohort_peers = await convened(band, 3)
-    sends(cohort_peers[1], lambda key, turn, values: None if turn and key == cohort_peers[2].key else values)
-    await all_average(cohort_peers)
+    peers = await convened(band, 3)
+    sends(peers[1], lambda key, turn, values: None if turn and key == peers[2].key else values)
+    await all_average(peers)
     assert [len(plan.owners) for plan in plans] == [3]
 
 
 async def test_only_the_founder_says_what_is_added(band: Band) -> None:
-    cohort_peers = await convened(band, 3)
-    averaging = asyncio.create_task(cohort_peers[1].average(0, after_s=0.0))
+    peers = await convened(band, 3)
+    averaging = asyncio.create_task(peers[1].average(0, after_s=0.0))
     await asyncio.sleep(0.1)
-    cohort_session: Any = cohort_peers[1].cohort_session
-    keys = tuple(cohort_peer.key for cohort_peer in cohort_peers)
+    cohort_session: Any = peers[1].cohort_session
+    keys = tuple(peer.key for peer in peers)
     with pytest.raises(EncodingError):
-        await cohort_session.on_plan(cohort_peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
+        await cohort_session.on_plan(peers[2].key, Plan(base_of(0).commit, 0, 0, 1000, keys, keys))
     with pytest.raises(EncodingError):
-        await cohort_session.on_plan(cohort_peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
+        await cohort_session.on_plan(peers[0].key, Plan(base_of(1).commit, 0, 0, 1000, keys, keys))
     with pytest.raises(EncodingError):
-        await cohort_session.on_add(cohort_peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+        await cohort_session.on_add(peers[2].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
     with pytest.raises(EncodingError, match="no parts"):
-        await cohort_session.on_add(cohort_peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
+        await cohort_session.on_add(peers[0].key, Add(base_of(0).commit, 0, 0, 1, keys, (1, 1, 1), keys))
     with pytest.raises(Unreachable):
-        await cohort_peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
+        await peers[0].cohort._on_sum(PEERS[5].public_key, pack(AskSum(base_of(0).commit, 0, 1, 0)))
     averaging.cancel()
     await asyncio.gather(averaging, return_exceptions=True)
 

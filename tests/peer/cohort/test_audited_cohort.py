@@ -54,7 +54,7 @@ async def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(
         )
         assert accepted is not None
         assert (found is not None) is is_in
-        assert members(gathered) == [cohort_peer.key for cohort_peer in (first, honest, other) if is_in or cohort_peer is not other]
+        assert members(gathered) == [peer.key for peer in (first, honest, other) if is_in or peer is not other]
 
 
 # What a member gives in a step carries its signed claim up to there.
@@ -62,17 +62,17 @@ async def test_of_several_steps_whoever_adds_the_same_residual_gives_the_same(
 STEPS = 4
 
 
-async def stepped(cohort_peers: list[CohortPeer], *steps: int) -> None:
+async def stepped(peers: list[CohortPeer], *steps: int) -> None:
     """Give in these steps."""
     for step in steps:
-        await all_of(*(cohort_peer.average(step) for cohort_peer in cohort_peers))
+        await all_of(*(peer.average(step) for peer in peers))
 
 
 @pytest.mark.parametrize("is_audited", [True, False], ids=["audited", "unaudited"])
 async def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_these_are_computed_again(is_audited: bool) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
-        cohort_peers = first, second, lost = await convened(band, 3)
-        await stepped(cohort_peers, 0, 1)
+        peers = first, second, lost = await convened(band, 3)
+        await stepped(peers, 0, 1)
         lost.die()
         await stepped([first, second], 2, 3)
         gathered, accepted = await all_of(first.found(COMMON), second.hand_over(COMMON))
@@ -89,35 +89,33 @@ async def test_who_dies_after_two_of_four_steps_is_listed_with_two_steps_where_t
 
 async def test_a_founder_whose_members_have_all_died_hands_in_what_they_gave() -> None:
     async with band_with(local_steps=STEPS, is_audited=True) as band:
-        cohort_peers = first, *others = await convened(band, 3)
-        await stepped(cohort_peers, 0)
-        for cohort_peer in others:
-            cohort_peer.die()
+        peers = first, *others = await convened(band, 3)
+        await stepped(peers, 0)
+        for peer in others:
+            peer.die()
         await stepped([first], 1, 2, 3)
-        assert first.cohort_session.is_alone
+        assert first.is_alone
         assert not first.cohort_session.hands_in_alone
         gathered = await first.found(COMMON)
         assert members(gathered) == [first.key]
-        assert [claim.open().key for claim in gathered.dropped] == [cohort_peer.key for cohort_peer in others]
+        assert [claim.open().key for claim in gathered.dropped] == [peer.key for peer in others]
         with pytest.raises(ValueError, match=r"in the mean of a step"):
             await gathered.without(frozenset({others[0].key}))
 
 
 async def test_whom_the_log_does_not_take_at_the_end_stays_listed_up_to_its_last_step() -> None:
     async with band_with(local_steps=STEPS, is_audited=True) as band:
-        cohort_peers = first, *_, last = await convened(band, 3)
-        await stepped(cohort_peers, 0, 1, 2, 3)
-        gathered, *_ = await all_of(
-            first.found(COMMON, leave_out=[last]), *(cohort_peer.hand_over(COMMON) for cohort_peer in cohort_peers[1:])
-        )
-        assert members(gathered) == [cohort_peer.key for cohort_peer in cohort_peers[:2]]
+        peers = first, *_, last = await convened(band, 3)
+        await stepped(peers, 0, 1, 2, 3)
+        gathered, *_ = await all_of(first.found(COMMON, leave_out=[last]), *(peer.hand_over(COMMON) for peer in peers[1:]))
+        assert members(gathered) == [peer.key for peer in peers[:2]]
         assert [claim.open().key for claim in gathered.dropped] == [last.key]
         assert list(gathered.dropped[0].open().steps) == last.steps
 
 
-def steps_with(cohort_peer: CohortPeer, **changes: Any) -> dict[str, Any]:
+def steps_with(peer: CohortPeer, **changes: Any) -> dict[str, Any]:
     """Return the changes of a claim whose last step is another one than was given."""
-    steps = (*cohort_peer.steps[:-1], replace(cohort_peer.steps[-1], **changes))
+    steps = (*peer.steps[:-1], replace(peer.steps[-1], **changes))
     return {"steps": steps, "work": (sum(step.count for step in steps),)}
 
 
@@ -125,21 +123,21 @@ def steps_with(cohort_peer: CohortPeer, **changes: Any) -> dict[str, Any]:
 FAULTS: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     "shards that do not travel": lambda _: {"shards": 3},
     "a residual in a run without": lambda _: {"given": bytes(32), "residual": b"r" * 32},
-    "another architecture": lambda cohort_peer: {"work": (sum(step.count for step in cohort_peer.steps), 0)},
+    "another architecture": lambda peer: {"work": (sum(step.count for step in peer.steps), 0)},
     "another view": lambda _: {"partner": b"p" * 32},
 }
 LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     **FAULTS,
-    "another vector": lambda cohort_peer: steps_with(cohort_peer, vector=LEARNT),
-    "too many samples": lambda cohort_peer: steps_with(cohort_peer, last=1000),
-    "another base": lambda cohort_peer: {"base": b"b" * 32},
-    "another's": lambda cohort_peer: {"key": cohort_peer.band.cohort_peers[0].key},
-    "another founder": lambda cohort_peer: {"founder": cohort_peer.key},
-    "another cohort": lambda cohort_peer: {"cohort": "there"},
-    "a step less": lambda cohort_peer: {"steps": tuple(cohort_peer.steps[:1]), "work": (1,)},
-    "another step before": lambda cohort_peer: {"steps": (replace(cohort_peer.steps[0], vector=LEARNT), cohort_peer.steps[1])},
-    "a step before without its microbatches": lambda cohort_peer: {
-        "steps": (ClaimStep(0, 3, (1, 2), cohort_peer.steps[0].vector), ClaimStep(4, 4, (), cohort_peer.steps[1].vector)),
+    "another vector": lambda peer: steps_with(peer, vector=LEARNT),
+    "too many samples": lambda peer: steps_with(peer, last=1000),
+    "another base": lambda peer: {"base": b"b" * 32},
+    "another's": lambda peer: {"key": peer.band.cohort_peers[0].key},
+    "another founder": lambda peer: {"founder": peer.key},
+    "another cohort": lambda peer: {"cohort": "there"},
+    "a step less": lambda peer: {"steps": tuple(peer.steps[:1]), "work": (1,)},
+    "another step before": lambda peer: {"steps": (replace(peer.steps[0], vector=LEARNT), peer.steps[1])},
+    "a step before without its microbatches": lambda peer: {
+        "steps": (ClaimStep(0, 3, (1, 2), peer.steps[0].vector), ClaimStep(4, 4, (), peer.steps[1].vector)),
         "work": (3,),
     },
 }
@@ -149,14 +147,14 @@ LIES: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_nobody_else(lie: str, is_audited: bool) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
-        cohort_peers = first, honest, liar = await convened(band, 3)
-        await stepped(cohort_peers, 0)
+        peers = first, honest, liar = await convened(band, 3)
+        await stepped(peers, 0)
         given = vector_of(liar.number, 1)
         liar.so_far(1, given)
         false = Signed.sign(replace(liar.so_far(1, given).unchecked(), **LIES[lie](liar)), liar.identity)
         means = await all_of(first.average(1), honest.average(1), liar.cohort_session.average(1, given, false))
         assert means[2] is given
-        assert liar.cohort_session.is_alone
+        assert liar.is_alone
         assert means[0].tobytes() == means[1].tobytes() != given.tobytes()
         await stepped([first, honest], 2, 3)
         gathered, accepted = await all_of(first.found(COMMON), honest.hand_over(COMMON))
@@ -168,7 +166,7 @@ async def test_a_member_whose_claim_does_not_fit_what_it_gives_is_left_out_and_n
 LIES_AT_THE_END: dict[str, Callable[[CohortPeer], dict[str, Any]]] = {
     **{name: fault for name, fault in FAULTS.items() if "residual" not in name},
     "a residual in a run without": lambda _: {"residual": b"r" * 32},
-    "another vector of a step": lambda cohort_peer: {"steps": (*cohort_peer.steps[:-1], replace(cohort_peer.steps[-1], vector=LEARNT))},
+    "another vector of a step": lambda peer: {"steps": (*peer.steps[:-1], replace(peer.steps[-1], vector=LEARNT))},
     "nothing that it gives": lambda _: {"names": b""},
 }
 
@@ -178,8 +176,8 @@ async def test_a_claim_at_the_end_that_a_log_refuses_or_that_says_else_of_a_step
     lie: str,
 ) -> None:
     async with band_with(local_steps=STEPS, is_audited=True) as band:
-        cohort_peers = first, honest, liar = await convened(band, 3)
-        await stepped(cohort_peers, 0, 1, 2, 3)
+        peers = first, honest, liar = await convened(band, 3)
+        await stepped(peers, 0, 1, 2, 3)
         gathered, accepted, refused = await all_of(
             first.found(COMMON), honest.hand_over(COMMON), liar.hand_over(COMMON, **LIES_AT_THE_END[lie](liar))
         )
@@ -198,7 +196,7 @@ async def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoeve
             await other.average(0)
         else:
             await all_of(first.average(0), honest.average(0), other.average(0, cohort="there"))
-        assert other.cohort_session.is_alone
+        assert other.is_alone
         assert other.cohort_session.may_be_listed is (when == "no answer")
         assert honest.cohort_session.may_be_listed is (when == "left out")
 
@@ -207,6 +205,6 @@ async def test_whoever_gave_in_a_step_without_an_answer_may_be_listed_and_whoeve
 async def test_of_one_dense_step_members_get_the_mean_where_they_may_have_to_bring_it(is_audited: bool) -> None:
     async with band_with(is_audited=is_audited) as band:
         founder, *others = await convened(band, 3)
-        gathered, *accepted = await all_of(founder.found(with_mean=True), *(cohort_peer.hand_over() for cohort_peer in others))
+        gathered, *accepted = await all_of(founder.found(with_mean=True), *(peer.hand_over() for peer in others))
         assert [each.mean is not None for each in accepted] == [is_audited] * 2
         assert all(each.mean.tobytes() == gathered.mean.tobytes() for each in accepted if each.mean is not None)

@@ -14,7 +14,7 @@ from manta_swarm.protocol.records import Header
 from tests.audited import RULES
 from tests.memory_log import until
 from tests.peer.cohort.test_cohort_rounds import STEPS, THIN, cohort_is_in, kill, stands_still, three, until_together
-from tests.peer.scene import Scene, play
+from tests.peer.scene import Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -31,8 +31,8 @@ def means_of(header: Header) -> list[bytes]:
     return [step.mean for step in header.contribution.open().steps]
 
 
-def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_go_on(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_go_on(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         assert not handed_in_alone(scene)
@@ -48,11 +48,9 @@ def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_
         await until_together(scene, 2)
         assert not handed_in_alone(scene)
 
-    play(tmp_path, story, exchange=THIN, audits=AUDITS)
 
-
-def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts_and_its_vectors_are_kept(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts_and_its_vectors_are_kept(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         founder = min(members, key=lambda member: member.identity.public_key)
@@ -97,16 +95,14 @@ def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts
             assert member.evidence is not None
             assert all(member.evidence._folder.has(contribution.base, digest) for digest in asked)
 
-    play(tmp_path, story, exchange=THIN, audits=AUDITS)
 
-
-def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_others_hand_in_all(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
+async def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_others_hand_in_all(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
         members = await three(scene)
         await until_together(scene, 3)
         lost = max(members, key=lambda member: member.identity.public_key)
         is_stuck, may_end = stands_still(lost, 1)
-        scene.log.left_ms = 5_000
+        scene.log.left_ms = 3_000
         scene.log.commit()
         await until(is_stuck.is_set)
         kill(scene, lost)
@@ -123,5 +119,3 @@ def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_
             lost.identity.public_key
         ]
         await until_together(scene, 2)  # the others go on with what it left them
-
-    play(tmp_path, story, exchange=THIN, audits=AUDITS)

@@ -90,7 +90,9 @@ async def until_together(scene: Scene, count: int) -> None:
 
 
 @BOTH
-async def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts(tmp_path: Path, exchange: object) -> None:
+async def test_a_cohort_hands_in_one_contribution_each_member_s_claim_counts_and_all_go_on_from_one_residual(
+    tmp_path: Path, exchange: object
+) -> None:
     async with scene_in(tmp_path, exchange=exchange) as scene:
         members = await three(scene)
         await until_together(scene, 3)
@@ -104,33 +106,11 @@ async def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts
             await until(lambda member=member: member.status.rounds_counted == round_)
             assert (member.status.samples_lost, member.status.promises_broken) == (0, 0)
             assert member.status.state == scene.log.ledger.state.hex()
-
-
-async def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN) as scene:
-        await three(scene)
-        await until_together(scene, 3)
-        scene.log.commit()
-        (before,) = newest(scene)
-        left = before.contribution.open().residual
-        assert len(left) == 32
+        left = header.contribution.open().residual
+        assert len(left) == (32 if exchange is THIN else 0)
         await until(lambda: num_claims(scene) >= 3)
         scene.log.commit()
-        for header in newest(scene):
-            assert {claim.open().residual for claim in header.claims} == {left}
-
-
-async def test_without_the_token_nobody_is_a_cohort_peer(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=DENSE) as scene:
-        scene.log.left_ms = 10_000
-        first, second = scene.join(0, token=TOKEN), scene.join(1, token=TOKEN)
-        stranger, alone = scene.join(2, token=bytes(32)), scene.join(3)
-        await met(first, second)
-        for _ in range(3):
-            await until(lambda: num_claims(scene) >= 4)
-            scene.log.commit()
-        assert stranger.loop.cohort.cohort_peers() == alone.loop.cohort.cohort_peers() == ()
-        assert all(len(header.claims) <= 2 for header in newest(scene))
+        assert {claim.open().residual for header in newest(scene) for claim in header.claims} == {left}
 
 
 @BOTH

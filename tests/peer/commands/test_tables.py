@@ -1,6 +1,5 @@
 """Latency tables between members, over an in-memory network: whose word they are, and what is left out."""
 
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from manta_swarm.protocol.errors import SignatureError, UserError
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.latency_table import table_of
-from tests.network.virtual_time import run_virtual
+
+pytestmark = pytest.mark.virtual_time
 
 RUN = sha256(b"run")
 ASKING, HONEST, LIAR = (Identity(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -34,50 +34,29 @@ async def member(network: MemoryNetwork, identity: Identity, table: bytes | None
     return endpoint
 
 
-def found(story: Callable[[MemoryNetwork], Awaitable[None]], members: Sequence[Identity] = (HONEST,)) -> list[FoundTable]:
-    """Return the tables found among ``members``, once ``story`` has set them up."""
-
-    async def ask() -> list[FoundTable]:
-        network = MemoryNetwork()
-        endpoint = network.endpoint(ASKING.public_key)
-        await story(network)
-        return await find_tables(endpoint, RUN, TINY.name, [PublicKey(each.public_key) for each in members])
-
-    return run_virtual(ask())
+async def found(network: MemoryNetwork, *members: Identity) -> list[FoundTable]:
+    """Return the tables found among ``members``."""
+    return await find_tables(network.endpoint(ASKING.public_key), RUN, TINY.name, [PublicKey(each.public_key) for each in members])
 
 
-def test_a_table_that_a_member_hands_out_arrives_as_its_word() -> None:
-    async def story(network: MemoryNetwork) -> None:
-        await member(network, HONEST, table_of().to_bytes())
-
-    (one,) = found(story)
+@pytest.mark.parametrize("piece_bytes", [10**6, 1000])
+async def test_a_table_that_a_member_hands_out_arrives_as_its_word_in_one_piece_or_several(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manta_swarm.peer.commands.tables, "_PIECE_BYTES", piece_bytes)
+    network = MemoryNetwork()
+    await member(network, HONEST, table_of().to_bytes())
+    await member(network, LIAR, None)
+    (one,) = await found(network, LIAR, ASKING, HONEST)  # who has no table, or is not there, is left out
     assert (one.key, one.table) == (HONEST.public_key, table_of())
     assert one.file_name.startswith("a-processor-r-v2-")
-
-
-def test_a_table_of_several_pieces_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manta_swarm.peer.commands.tables, "_PIECE_BYTES", 1000)
-
-    async def story(network: MemoryNetwork) -> None:
-        await member(network, HONEST, table_of().to_bytes())
-
-    (one,) = found(story)
-    assert one.table == table_of()
-
-
-def test_who_has_no_table_or_has_gone_is_left_out() -> None:
-    async def story(network: MemoryNetwork) -> None:
-        await member(network, HONEST, table_of().to_bytes())
-        await member(network, LIAR, None)
-
-    assert [one.key for one in found(story, (LIAR, ASKING, HONEST))] == [HONEST.public_key]
 
 
 @pytest.mark.parametrize(
     "lie",
     ["another's name", "another run", "unsigned", "garbage", "no table", "another supernet's", "not there", "other size", "too large"],
 )
-def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
+async def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
     data = {"no table": b"{}", "another supernet's": table_of(supernet="classifier-tiny-3x100").to_bytes()}.get(lie, table_of().to_bytes())
     honest = Signed.sign(offer_of(LIAR, data), LIAR)
     answer = {
@@ -90,18 +69,17 @@ def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
         "too large": pack(Signed.sign(offer_of(LIAR, data, size=MAX_BYTES + 1), LIAR)),
     }.get(lie, pack(honest))
 
-    async def story(network: MemoryNetwork) -> None:
-        endpoint, blob_store = network.endpoint(LIAR.public_key), BlobStore(max_bytes=0)
-        blob_store.pin(Blob.of([data]))
-        await blob_store.serve(endpoint)
+    network = MemoryNetwork()
+    endpoint, blob_store = network.endpoint(LIAR.public_key), BlobStore(max_bytes=0)
+    blob_store.pin(Blob.of([data]))
+    await blob_store.serve(endpoint)
 
-        async def tell(_caller: PublicKey, _request: bytes) -> bytes:
-            return answer
+    async def tell(_caller: PublicKey, _request: bytes) -> bytes:
+        return answer
 
-        await endpoint.serve("latency", tell)
-        await member(network, HONEST, table_of().to_bytes())
-
-    assert [one.key for one in found(story, (LIAR, HONEST))] == [HONEST.public_key]
+    await endpoint.serve("latency", tell)
+    await member(network, HONEST, table_of().to_bytes())
+    assert [one.key for one in await found(network, LIAR, HONEST)] == [HONEST.public_key]
 
 
 def test_a_device_s_name_cannot_lead_out_of_the_folder() -> None:

@@ -4,22 +4,25 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.peer.limits.limiter import Limiter
+from manta_swarm.peer.limits.limiter import Absences, Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.rounds import PeerStage
-from tests.memory_log import MICROBATCH, MICROBATCHES, until
+from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
 from tests.peer.computer import Computer
-from tests.peer.limits.test_pausing import STEPPED, STEPS
 from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+STEPS = 3
+STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * MICROBATCH, weight_cap=STEPS * MICROBATCH)
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +148,75 @@ def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begin
     for limits, flag in ((Limits(when_idle=60), "--when-idle"), (Limits(max_temperature=70), "--max-temperature")):
         with pytest.raises(UserError, match=flag):
             Computer().sensors.check(limits)  # which check_join asks of the real one
+
+
+async def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_started_until_it_resumes(scene: Scene) -> None:
+    member = await scene.held(0)
+    await member.loop.pause()
+    member.worker.may_go_on.set()
+    await scene.log.wait_for(1)
+    assert scene.log.headers[0].claims[0].open().microbatches == 1
+    scene.log.commit()
+    await member.reaches(1)
+    other = scene.join(1)
+    for round_ in (2, 3):  # it follows the run
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await member.reaches(round_)
+    written = json.loads((member.store.directory / "status.json").read_text())
+    assert (written["paused"], written["workers"]) == (True, 0)
+    assert len(member.worker.microbatches) == 1
+    await scene.log.wait_for(1)
+    await other.leaves()  # what it has in this round stays
+    await member.loop.resume()
+    await scene.log.wait_for(2)
+    scene.log.commit()
+    await member.reaches(4)
+    assert (member.status.paused, member.status.workers) == (False, 1)
+    assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
+
+
+async def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEPPED) as scene:
+        member = await scene.held(0)
+        await member.loop.pause()
+        member.worker.may_go_on.set()
+        await until(lambda: member.loop.machine.samples == MICROBATCH)
+        other = scene.join(1)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await other.reaches(1)
+        await member.loop.resume()
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await member.reaches(2)
+        assert [microbatch.step for microbatch in member.worker.microbatches[:STEPS]] == [0, 1, 2]
+        assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * MICROBATCH, 0)
+
+
+async def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
+    async with scene_in(tmp_path, exchange=STEPPED) as scene:
+        member = await scene.held(0)
+        await member.loop.pause()
+        member.worker.may_go_on.set()
+        await until(lambda: member.loop.machine.samples == MICROBATCH)
+        await member.leaves()
+        assert (member.status.samples_counted, member.status.samples_lost) == (0, MICROBATCH)
+
+
+async def test_who_begins_paused_trains_nothing_and_leaves_when_told(scene: Scene) -> None:
+    member = scene.join(0)
+    await member.loop.pause()
+    await until(lambda: member.stage is PeerStage.WORKING)
+    await member.leaves()
+    assert member.worker.microbatches == []
+
+
+def test_an_absence_is_told_once_with_its_length() -> None:
+    absences = Absences(100.0)
+    assert [absences.look(2.0, now_s) for now_s in (102.1, 107.0, 160.0, 162.0)] == [0.0, 0.0, 51.0, 0.0]
+
+
+def test_a_busy_machine_and_a_clock_that_is_set_back_are_no_absence() -> None:
+    absences = Absences(100.0)
+    assert not any(absences.look(2.0, now_s) for now_s in (108.0, 50.0, 52.0))

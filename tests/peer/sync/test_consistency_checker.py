@@ -22,6 +22,8 @@ from tests.memory_log import PEERS, MemoryLog, until
 from tests.peer.contexts import context_of, progress_in
 from tests.peer.scene import Member, Scene, scene_in
 
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
 
 def kept(directory: Path) -> list[Shown]:
     """Return what the proofs show that a peer has kept."""

@@ -69,8 +69,8 @@ class Scene:
             blob_store.put(blob, "body")
         await blob_store.serve(endpoint)
 
-    def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, **changes: Any) -> SpotChecker:
-        bodies = _Bodies(self, changes.get("weighed", self.weighed))
+    def checker(self, *, knows: Iterable[Round] | None = None, seed: int = 0, weighed: Any = None) -> SpotChecker:
+        bodies = _Bodies(self, weighed or self.weighed)
         context = context_of(
             self.node,
             Identity(b"p" * 32),
@@ -90,8 +90,10 @@ class Scene:
         self.tables += 1
         return self.given.weighed
 
-    async def check(self, checker: SpotChecker) -> None:
+    async def check(self, checker: SpotChecker) -> dict[str, int]:
+        """Return the outcomes, once the mean was checked."""
         await checker.check(self.given.receipt, self.given.proven, self.given.mean)
+        return dict(checker.outcomes)
 
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -115,64 +117,42 @@ async def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(
 async def test_a_true_mean_passes_and_only_one_group_of_each_body_is_fetched(tmp_path: Path, seed: int) -> None:
     scene = Scene(committed(is_wrong=False), tmp_path)
     await scene.serve(scene.holder)
-    checker = scene.checker(seed=seed)
-    await scene.check(checker)
-    assert checker.outcomes == {"right": 1}
+    assert await scene.check(scene.checker(seed=seed)) == {"right": 1}
     assert not list(tmp_path.glob("*.proof"))  # noqa: ASYNC240
     sizes = set(group_sizes("topk-256-4", NUM_VALUES))
     assert scene.blob_stores[HOLDER].bytes_sent in {len(AGES) * (size + 3 * 32) for size in sizes}
 
 
-async def test_who_serves_wrong_pieces_is_told_of_and_nobody_is_accused_for_it(tmp_path: Path) -> None:
-    scene = Scene(committed(is_wrong=False), tmp_path)
-    await scene.serve(scene.log)
-
+@pytest.mark.parametrize("where", ["here", "at the log", "at the log and with a liar"])
+async def test_bodies_are_here_or_the_log_s_and_who_serves_wrong_ones_is_told_of_and_nobody_is_accused_for_it(
+    tmp_path: Path, where: str
+) -> None:
     async def lie(_caller: PublicKey, _request: bytes) -> bytes:
         return bytes(96)
 
+    scene = Scene(committed(is_wrong=False), tmp_path)
+    scene.sources = [LIAR] if "liar" in where else []
     await scene.network.endpoint(LIAR).serve(METHOD, lie)
-    scene.sources = [LIAR]
-    checker = scene.checker()
-    await scene.check(checker)
-    assert checker.outcomes == {"right": 1}
-    assert set(scene.wrong) == {LIAR}
-
-
-async def test_bodies_that_are_here_are_not_fetched(tmp_path: Path) -> None:
-    scene = Scene(committed(is_wrong=False), tmp_path)
-    for blob in scene.given.bodies:
-        scene.blob_store.put(blob, "body")
-    checker = scene.checker()
-    await scene.check(checker)
-    assert checker.outcomes == {"right": 1}
-
-
-async def test_the_log_is_asked_where_nobody_else_has_the_bodies(tmp_path: Path) -> None:
-    scene = Scene(committed(is_wrong=False), tmp_path)
-    scene.sources = []
-    await scene.serve(scene.log)
-    checker = scene.checker()
-    await scene.check(checker)
-    assert checker.outcomes == {"right": 1}
+    if where == "here":
+        for blob in scene.given.bodies:
+            scene.blob_store.put(blob, "body")
+    else:
+        await scene.serve(scene.log)
+    assert await scene.check(scene.checker()) == {"right": 1}
+    assert set(scene.wrong) == set(scene.sources)
 
 
 async def test_a_check_for_which_something_is_lacking_accuses_nobody(tmp_path: Path) -> None:
-    scene = Scene(committed(is_wrong=True), tmp_path)
-    for endpoint in (scene.log, scene.holder):
-        await BlobStore(max_bytes=1).serve(endpoint)
-    checker = scene.checker()
-    await scene.check(checker)  # nobody has the bodies
-    assert checker.outcomes == {"not possible": 1}
-
     async def no_table(_entry: Round) -> Any:
         raise Unreachable("nobody gave the table")
 
-    checker = scene.checker(table=no_table)
-    await scene.check(checker)
-    assert checker.outcomes == {"not possible": 1}
-    checker = scene.checker(knows=scene.given.before[1:])
-    await scene.check(checker)
-    assert checker.outcomes == {"rounds not known": 1}
+    scene = Scene(committed(is_wrong=True), tmp_path)
+    for endpoint in (scene.log, scene.holder):
+        await BlobStore(max_bytes=1).serve(endpoint)
+    assert await scene.check(scene.checker()) == {"not possible": 1}  # nobody has the bodies
+    await scene.serve(scene.holder)
+    assert await scene.check(scene.checker(weighed=no_table)) == {"not possible": 1}
+    assert await scene.check(scene.checker(knows=scene.given.before[1:])) == {"rounds not known": 1}
 
 
 async def test_checks_cost_a_tenth_of_the_mean_on_average(tmp_path: Path) -> None:

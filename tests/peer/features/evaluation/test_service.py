@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -44,17 +44,18 @@ CPU_S = 2.0  # that an architecture takes, and as long by the clock
 class Measurer:
     """Measures as slowly as it says, and says the same of all."""
 
-    def __init__(self, fail: Callable[[], None]) -> None:
+    def __init__(self, scene: "Scene") -> None:
         self.loaded: list[bytes] = []
         self.asked: list[tuple[str, str]] = []
         self.is_closed = False
-        self._fail = fail
+        self._scene = scene
 
     async def load(self, weights: bytes) -> None:
         self.loaded.append(weights)
 
     async def measure(self, architecture: str, part: str) -> Measured:
-        self._fail()
+        if self._scene.fault is not None:
+            raise self._scene.fault
         self.asked.append((architecture, part))
         await asyncio.sleep(CPU_S)
         return Measured(RESULT, round(CPU_S * 1000))
@@ -73,7 +74,7 @@ class Scene:
         self.round = 7
         self.num_measured = 0
         self.measurers: list[Measurer] = []
-        self.fail: Callable[[], None] = lambda: None
+        self.fault: Exception | None = None  # that whatever measures ends with
         self.copied: list[bytes] = []
         self.service = EvaluationService(PEER, Subject(RUN, DATA, TINY, refusal), self)
         self.service.limit(100, 100)
@@ -90,7 +91,7 @@ class Scene:
         self.num_measured = count
 
     async def start(self) -> Measurer:
-        self.measurers.append(Measurer(lambda: self.fail()))
+        self.measurers.append(Measurer(self))
         return self.measurers[-1]
 
     async def ask(self, question: Question = QUESTION, asker: MemoryEndpoint | None = None) -> EvaluationWord:
@@ -177,11 +178,13 @@ async def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_ab
     assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
 
 
-async def test_a_person_who_does_not_want_it_is_asked_nothing(scene: Scene) -> None:
+async def test_a_person_who_wants_it_no_more_has_it_end_at_once_and_is_asked_nothing(scene: Scene) -> None:
     asking = asyncio.create_task(scene.answer())
-    await asyncio.sleep(1)
+    await asyncio.sleep(CPU_S / 2)
     scene.service.limit(0, 100)
     assert (await asking).reason == NOT_WANTED
+    await asyncio.sleep(CPU_S / 10)
+    assert scene.measurers[0].is_closed
     assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
     scene.service.limit(100, 100)
     assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
@@ -193,11 +196,11 @@ async def test_private_data_are_not_measured_on() -> None:
         assert (word.fate, word.reason) == (Fate.NEVER, "the run's data are private")
 
 
-async def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held(scene: Scene) -> None:
-    asking = asyncio.create_task(scene.answer())
+async def test_while_it_is_paused_nothing_is_computed_no_memory_is_held_and_questions_that_wait_are_for_later(scene: Scene) -> None:
+    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
     await asyncio.sleep(CPU_S / 2)
     scene.service.pause()
-    assert (await asking).reason == PAUSED
+    assert {(await each).reason for each in asking} == {PAUSED}
     await asyncio.sleep(0.1)
     assert scene.measurers[0].is_closed
     assert (await scene.ask()).fate == Fate.LATER
@@ -250,23 +253,6 @@ async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(scene: Sc
     assert sys.getrefcount(weights) == at_first
 
 
-async def test_a_person_who_wants_it_no_more_has_it_end_at_once(scene: Scene) -> None:
-    asking = asyncio.create_task(scene.answer())
-    await asyncio.sleep(CPU_S / 2)
-    scene.service.limit(0, 100)
-    assert (await asking).reason == NOT_WANTED
-    await asyncio.sleep(CPU_S / 10)
-    assert scene.measurers[0].is_closed
-
-
-async def test_questions_that_wait_when_it_is_paused_are_for_later_too(scene: Scene) -> None:
-    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
-    await asyncio.sleep(CPU_S / 2)
-    scene.service.pause()
-    async with asyncio.timeout(30):
-        assert {(await each).reason for each in asking} == {PAUSED}
-
-
 async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end(scene: Scene) -> None:
     scene.service.limit(1, 100)
     await scene.ask()  # and never again
@@ -274,23 +260,20 @@ async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end(sc
     assert scene.measurers[0].asked == [(SMALLEST, "search")]
 
 
-async def test_one_that_dies_is_started_again_but_not_for_ever(scene: Scene) -> None:
-    def die() -> None:
-        raise ChildLost("it has ended")
-
-    scene.fail = die
-    fates = [(await scene.answer(replace(QUESTION, nonce=bytes([number]) * 16))).fate for number in range(4)]
-    assert fates == [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER]
-    assert len(scene.measurers) == 3
-
-
-async def test_missing_samples_are_no_reason_to_try_again(scene: Scene) -> None:
-    def lack() -> None:
-        raise UserError("a shard is missing")
-
-    scene.fail = lack
-    assert (await scene.answer()).fate == Fate.NEVER
-    assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.NEVER
+@pytest.mark.parametrize(
+    ("fault", "fates", "count"),
+    [
+        (ChildLost("it has ended"), [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER], 3),
+        (UserError("a shard is missing"), [Fate.NEVER, Fate.NEVER], 1),
+    ],
+)
+async def test_one_that_dies_is_started_again_but_not_for_ever_and_for_missing_samples_never(
+    scene: Scene, fault: Exception, fates: list[Fate], count: int
+) -> None:
+    scene.fault = fault
+    nonces = [bytes([number]) * 16 for number in range(len(fates))]
+    assert [(await scene.answer(replace(QUESTION, nonce=nonce))).fate for nonce in nonces] == fates
+    assert len(scene.measurers) == count
 
 
 async def test_one_who_replays_a_question_of_somebody_else_gets_its_own_answer(scene: Scene) -> None:

@@ -9,9 +9,9 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +56,14 @@ async def over_http(listen_address: ListenAddress = DOOR) -> AsyncIterator[tuple
     """Yield a gateway that is served, and where; what the client does belongs in threads, for it is synchronous."""
     async with gateway_with() as gateway, serving(gateway.service, listen_address) as address:
         yield gateway, address
+
+
+@contextmanager
+def connections(address: str, count: int = 1) -> Iterator[list[socket.socket]]:
+    """Yield connections to a server, on which nothing was sent."""
+    host, port = address.partition("://")[2].rstrip("/").split(":")
+    with ExitStack() as opened:
+        yield [opened.enter_context(socket.create_connection((host, int(port)), timeout=30)) for _ in range(count)]
 
 
 def signed_request(gateway: Gateway, number: int) -> Signed[LeaseRequest]:
@@ -197,8 +205,7 @@ async def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: 
     async with over_http() as (gateway, _):
         monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
         async with serving(gateway.service, DOOR) as address:
-            host, port = address.removeprefix("http://").rstrip("/").split(":")
-            with socket.create_connection((host, int(port)), timeout=30) as slow:
+            with connections(address) as (slow,):
                 slow.sendall(b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
                 goes_on = b"HTTP/1.1 100 Continue\r\n\r\n"  # it is being read
                 assert await asyncio.to_thread(slow.recv, len(goes_on), socket.MSG_WAITALL) == goes_on
@@ -210,8 +217,7 @@ async def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: 
 
 def _closes(address: str, sends: bytes) -> bool:
     """Return whether the server closes a connection on which nothing but this is sent."""
-    host, port = address.removeprefix("http://").rstrip("/").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with connections(address) as (connection,):
         connection.sendall(sends)
         return _is_closed(connection)
 
@@ -242,14 +248,9 @@ async def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_se
 async def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
     async with over_http() as (_, address):
-        host, port = address.removeprefix("http://").rstrip("/").split(":")
-        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
-        try:
+        with connections(address, 2) as silent:
             await asyncio.to_thread(client_of(address).welcome)
             assert await asyncio.to_thread(silent[0].recv, 1) == b""
-        finally:
-            for each in silent:
-                each.close()
 
 
 async def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,18 +258,13 @@ async def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.M
     async with over_http() as (gateway, _):
         monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.service.max_return_bytes)
         async with serving(gateway.service, DOOR) as address:
-            host, port = address.removeprefix("http://").rstrip("/").split(":")
             head = b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.%d\r\nContent-Length: 100\r\n%s\r\n"
-            slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
-            try:
+            with connections(address, 2) as slow:
                 for number, each in enumerate(slow):
                     each.sendall(head % (number, b"Expect: 100-continue\r\n"))
                     assert b"100 Continue" in await asyncio.to_thread(each.recv, 1000)  # it is being read
                 assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 400
                 assert await asyncio.to_thread(slow[0].recv, 1) == b""
-            finally:
-                for each in slow:
-                    each.close()
 
 
 async def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and_ends_with_its_run(
@@ -393,17 +389,12 @@ async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcom
     monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with over_http(ListenAddress("127.0.0.1", 0, certificate, key)) as (_, address):
-        host, port = address.removeprefix("https://").rstrip("/").split(":")
-        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(3)]
-        try:
+        with connections(address, 3) as silent:
             silent[2].sendall(b"this is no TLS")
             assert await asyncio.to_thread(_is_closed, silent[2])
             for each in silent[:2]:
                 await asyncio.to_thread(client_of(address).welcome)
                 assert await asyncio.to_thread(_is_closed, each)
-        finally:
-            for each in silent:
-                each.close()
 
 
 async def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:

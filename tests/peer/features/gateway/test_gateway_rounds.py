@@ -137,8 +137,8 @@ async def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(sc
 
 
 async def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000)) as scene:
-        scene.log.left_ms = 1_000
+    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=500)) as scene:
+        scene.log.left_ms = 500
         service = _service(scene, is_lease_only=True)
         cohort_sessions = _cohort_sessions(service)
         scene.join(0, gateway=service, prepare=lambda member: setattr(member.worker, "scale", 4.0))

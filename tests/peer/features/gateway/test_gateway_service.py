@@ -18,12 +18,13 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE
 from manta_swarm.peer.features.gateway.work import Lent
+from manta_swarm.peer.features.light.work import Done
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.making import Residual
 from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError
-from manta_swarm.protocol.light import Fate, LightReturn, Welcome
+from manta_swarm.protocol.light import Fate, LightReturn, LightWord, Welcome
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
@@ -34,6 +35,13 @@ from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, gatewa
 STEPS = 2
 RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
+
+
+def word_on(gateway: Gateway, done: Done) -> LightWord:
+    """Return what a gateway says of what came back."""
+    word = gateway.service.word(done.back.name)
+    assert word is not None
+    return word
 
 
 def _unsigned(claim: Signed[Claim]) -> Claim:
@@ -64,8 +72,7 @@ async def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_
         assert (gathered.mean == near_mean(vectors, weights)).all()
         await cohort_session.tell(gateway.accepted(*gathered.claims))
         for each in done:
-            word = gateway.service.word(each.back.name)
-            assert word is not None
+            word = word_on(gateway, each)
             assert word.fate == Fate.TAKEN
             assert each.back.claim.digest in word.contribution[0].open().claims
         assert gateway.service.taken == 2
@@ -237,9 +244,7 @@ async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leas
     gathered = await gathered_by(gateway, again)
     assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
     await again.tell(gateway.accepted(*gathered.claims))
-    word = gateway.service.word(back.back.name)
-    assert word is not None
-    assert word.fate == Fate.TAKEN
+    assert word_on(gateway, back).fate == Fate.TAKEN
 
 
 async def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void(gateway: Gateway) -> None:
@@ -273,8 +278,7 @@ async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_
     cohort_session._gifts[LIGHTS[1].public_key] = replace(gift, vector=gift.vector * 1000)
     gathered = await gathered_by(gateway, cohort_session)
     assert LIGHTS[1].public_key not in gathered.keys
-    word = gateway.service.word(done[1].back.name)
-    assert word is not None
+    word = word_on(gateway, done[1])
     assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
 
 
@@ -285,8 +289,7 @@ async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_
         gathered = await gathered_by(gateway, cohort_session)
         without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
         await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
-        fates = [word.fate for each in done if (word := gateway.service.word(each.back.name)) is not None]
-        assert fates == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
+        assert [word_on(gateway, each).fate for each in done] == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
 
 
 async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:

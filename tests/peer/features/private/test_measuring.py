@@ -1,6 +1,5 @@
 """Measuring the model on a peer's own held-out images: what is found, how often, and who is told."""
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -127,12 +126,12 @@ async def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: Comp
     assert (operator.told, live_status.status.own_round) == ([], 1)
 
 
-def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(
+async def test_an_operator_who_is_away_stops_nothing_and_nothing_held_out_is_nothing_measured(
     compute: ComputeThread, live_status: LiveStatus
 ) -> None:
     operator = Operator()
-    asyncio.run(measuring(operator, compute, live_status, few()).measure(1, STATE.parameters))
+    await measuring(operator, compute, live_status, few()).measure(1, STATE.parameters)
     assert live_status.status.own_round == 1
     empty = replace(few(), held_out_images=few().held_out_images[:0], held_out_labels=few().held_out_labels[:0])
-    asyncio.run(measuring(operator, compute, live_status, empty).measure(2, STATE.parameters))
+    await measuring(operator, compute, live_status, empty).measure(2, STATE.parameters)
     assert live_status.status.own_round == 1

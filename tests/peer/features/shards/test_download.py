@@ -170,45 +170,37 @@ async def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "data"), [("holiday.jpg", b"mine"), (LIST_NAME, b"no list")])
-def test_a_folder_with_something_else_is_left_as_it_is(tmp_path: Path, name: str, data: bytes) -> None:
+async def test_a_folder_with_something_else_is_left_as_it_is(tmp_path: Path, name: str, data: bytes) -> None:
     swarm = Swarm(tmp_path)
     (swarm.folder / name).write_bytes(data)
     with pytest.raises(UserError, match="holds something else than the run's data set shards-noise: move it away, or name another folder"):
-        asyncio.run(swarm.download().list())
+        await swarm.download().list()
     assert [(path.name, path.read_bytes()) for path in swarm.folder.iterdir()] == [(name, data)]
 
 
-def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
+async def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
     other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
     (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
     download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status)
     with pytest.raises(UserError, match="something else"):
-        asyncio.run(download.list())
+        await download.list()
 
 
-def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_with_something_else(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        swarm = Swarm(tmp_path)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
-        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status).list()
-
+async def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_with_something_else(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
     with pytest.raises(UserError, match="ask the operator to mend it"):
-        asyncio.run(scenario())
+        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.blob_store, swarm.live_status).list()
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
-    async def scenario() -> str:
-        swarm = Swarm(tmp_path)
-        await swarm.serve(PublicKey(OPERATOR.public_key))
-        download = swarm.download()
-        list_ = await download.list()
-        await download.shards(list_, range(len(list_.shards)))
-        status = swarm.live_status.status
-        assert (status.stage, status.data_bytes, status.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
-        return progress(replace(status, data_bytes=list_.size_bytes // 2), 80)[0]
-
-    assert asyncio.run(scenario()).startswith("data  ████")
+async def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    await swarm.serve(PublicKey(OPERATOR.public_key))
+    await swarm.get()
+    status, size_bytes = swarm.live_status.status, swarm.list.size_bytes
+    assert (status.stage, status.data_bytes, status.data_size_bytes) == (FETCHING, size_bytes, size_bytes)
+    assert progress(replace(status, data_bytes=size_bytes // 2), 80)[0].startswith("data  ████")

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_MATCH_S", 0.2)
 
 
+@cache
 def pooled(microbatch: Microbatch) -> MicrobatchResult:
     worker = Worker("stereo-tiny", few_pairs())
     worker.load(weights())
@@ -166,15 +168,15 @@ def pooled(microbatch: Microbatch) -> MicrobatchResult:
 
 async def test_microbatches_of_both_sites_are_those_of_one_that_has_both_views(pair: Pair) -> None:
     await pair.both_present()
-    results = await asyncio.gather(*(pair.train(view, index) for view in (LEFT, RIGHT) for index in range(2)))
-    for result, microbatch in zip(results, [microbatch_of(key, index) for key in (LEFT_KEY, RIGHT_KEY) for index in range(2)], strict=True):
+    results = await asyncio.gather(*(pair.train(view, 0) for view in (LEFT, RIGHT)))
+    for result, microbatch in zip(results, [microbatch_of(key, 0) for key in (LEFT_KEY, RIGHT_KEY)], strict=True):
         expected = pooled(microbatch)
         assert result.loss == pytest.approx(expected.loss, rel=1e-5)
         assert float((result.gradient - expected.gradient).norm() / expected.gradient.norm()) < 0.05
     for view, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
         own, same = pair.pool[view].own, pair.pool[other].others
         # What the left site gives for a microbatch of the right one's is its share of all weights, and takes two parts.
-        assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (2, 2 * (15 if view == LEFT else 16))
+        assert (own.microbatches, own.exchanges) == (same.microbatches, same.exchanges) == (1, 15 if view == LEFT else 16)
         assert (own.bytes_sent, own.bytes_received) == (same.bytes_received, same.bytes_sent)
     assert pair.said[LEFT] == [f"trains with peer {RIGHT_KEY.hex()[:8]}, which has the right views of the same 42 scenes"]
 
@@ -207,7 +209,6 @@ def cut(answer: bytes) -> bytes:
         (0, cut, "have 0 bytes, not|have .* bytes, not"),
         (6, lambda answer: np.full(len(answer) // 4, np.nan, "<f4").tobytes(), "are not finite"),
         (9, lambda answer: answer + b"\0" * 4, "bytes, not"),
-        (14, cut, "have 0 bytes, not|have .* bytes, not"),
     ],
 )
 async def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_one_is_trained(
