@@ -386,7 +386,7 @@ async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcom
 ) -> None:
     certificate, key = _certificate(tmp_path)
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
+    monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with over_http(ListenAddress("127.0.0.1", 0, certificate, key)) as (_, address):
         with connections(address, 3) as silent:
