@@ -394,7 +394,7 @@ def _check_noise(config: PeerConfig) -> None:
         if (sigma, clip, limit) != (None, None, None):
             raise UserError("noise needs both --private-noise SIGMA and --private-clip C; --private-epsilon E is a limit for it")
     elif config.tell_accuracy:
-        raise UserError("how good the model is on images of your own has no noise and is in no account: leave out --tell-accuracy or noise")
+        raise UserError("--tell-accuracy tells a figure without noise, which no account of privacy counts: leave it out, or the noise")
 
 
 def _check_gpus(config: PeerConfig) -> None:

@@ -50,7 +50,9 @@ class LeaderLease:
         try:
             await self._etcd.holder(self._key)
         except Unreachable as error:
-            raise UserError(f"{error}: start etcd, or correct etcd in [operators]; without it nobody is known to write") from error
+            raise UserError(
+                f"{error}: start etcd, or correct etcd in [operators]; without it nobody knows which operator may write"
+            ) from error
 
     async def holder(self) -> bytes | None:
         """Return the key of the operator that has its turn now; None: nobody has.

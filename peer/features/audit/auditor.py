@@ -447,7 +447,7 @@ class Auditor:
         self._give_up(one, reason)
         self._deaths += 1
         if self._deaths >= _DEATHS:
-            self._live_status.say("audits no more: what computes has ended again and again")
+            self._live_status.say("audits no more: the process that computes has ended again and again")
 
 
 def _digest(assignment: Assignment) -> bytes:

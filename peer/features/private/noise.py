@@ -113,7 +113,9 @@ def _library() -> tuple[Any, Any]:
         import dp_accounting  # two seconds, and only for who adds noise
         from dp_accounting import rdp
     except ImportError as error:
-        raise UserError("noise needs its account, which is not installed: pip install 'manta-swarm[privacy]'") from error
+        raise UserError(
+            "noise needs the library that accounts for privacy, which is not installed: pip install 'manta-swarm[privacy]'"
+        ) from error
     return dp_accounting, rdp
 
 

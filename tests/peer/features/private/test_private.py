@@ -57,7 +57,7 @@ def test_noise_needs_all_of_its_settings_and_nothing_that_goes_around_it(tmp_pat
             check_join(config)
         with pytest.raises(UserError, match=r"--private-\w+ hides nothing: leave it out"):
             refuse_private(config)
-    with pytest.raises(UserError, match="is in no account"):
+    with pytest.raises(UserError, match="which no account of privacy counts"):
         check_join(PeerConfig(private_noise=1, private_clip=1, tell_accuracy=True))
 
 
