@@ -80,7 +80,7 @@ class Gossip:
             blob_store: from which the node hands blobs out.
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
-            rng: of what is fetched.
+            rng: draws what is fetched from whom.
         """
         self._endpoint = endpoint
         self._gossip_state = gossip_state

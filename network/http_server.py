@@ -217,7 +217,7 @@ async def answering(
     """Answer on a socket until the end of the context, which begins once somebody would be answered.
 
     Args:
-        app: that answers.
+        app: the ASGI application that answers.
         listening: already bound.
         places: of its connections.
         whose: server it is, for the fault that nobody expects.

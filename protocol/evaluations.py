@@ -179,7 +179,7 @@ def checked(signed: Signed[Answer], question: Question, key: bytes, data: bytes)
 
     Args:
         signed: the answer.
-        question: that it has to be to.
+        question: the one that it has to answer.
         key: of who has to have signed it.
         data: the digest that the manifest names.
 

@@ -58,7 +58,7 @@ class LocalServer:
         """Listen on a path, or on a socket that is bound.
 
         Raises:
-            OSError: that can't be listened on.
+            OSError: the path or socket cannot be listened on.
         """
         self._server = await asyncio.start_unix_server(self._on_connection, path=path, sock=listening, limit=self._max_line_bytes)
 

@@ -36,7 +36,7 @@ class Decider(Protocol):
         """Return once contributions, each with the round that it counts in, are where they have to be before a promise is given.
 
         Raises:
-            NotTaken: that will not be.
+            NotTaken: they will not get there.
             StorageError: the disk failed.
         """
 
@@ -44,7 +44,7 @@ class Decider(Protocol):
         """Return once verdicts that are on this operator's disk are on those of others, too, as many as have to have them.
 
         Raises:
-            Unreachable: that will not be.
+            Unreachable: too few others can be reached.
             StorageError: the disk failed.
         """
 

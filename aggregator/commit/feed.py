@@ -172,8 +172,8 @@ class FeedService:
         Args:
             endpoint: where others call.
             log: the log.
-            rounds: those of who writes.
-            weights: those of the newest rounds.
+            rounds: knows the round that the writing operator has open.
+            weights: knows what contributions of the newest rounds weigh.
             clock: by which rounds are open.
         """
         self._endpoint = endpoint

@@ -283,7 +283,7 @@ def dirichlet_split(labels_N: Indices, num_parts: int, alpha: float, seed: int, 
         least: samples that each part has to have; shares are drawn again until it has.
 
     Raises:
-        UserError: that does not come about.
+        UserError: no such split can be drawn.
     """
     if num_parts < 1 or alpha <= 0 or least * num_parts > len(labels_N):
         raise UserError(f"{len(labels_N)} samples cannot be split into {num_parts} parts of at least {least}: ask for fewer parts")

@@ -92,8 +92,8 @@ class Gathered:
 
         Args:
             claims: of those who came, in the order of their keys.
-            weights: of what they gave.
-            mean: of that (N,).
+            weights: what each one's vector weighs.
+            mean: the mean (N,) of what they gave.
             means: make the mean of some of them.
             so_far: of all who counted in a local step, came or not, their claims up to the last one; None: nobody has to be listed.
         """

@@ -56,7 +56,7 @@ class BlobDistribution:
         Args:
             context: of the run.
             neighbours: the peers that this one knows.
-            rng: of what is asked of whom.
+            rng: draws whom to ask for what.
         """
         manifest = context.manifest
         body_sizes = group_sizes(manifest.exchange.codec, context.num_weights)
@@ -143,7 +143,7 @@ class BlobDistribution:
 
     @property
     def counts(self) -> SpreadCounts:
-        """What it cost and brought so far."""
+        """What spreading has cost so far."""
         gossip = self._gossip
         return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._blob_store.bytes_sent, dict(self._gossip_state.hops))
 

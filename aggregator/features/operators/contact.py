@@ -39,7 +39,7 @@ class Contact:
         """Know where the others were at the last time, as the run's ``directory`` says.
 
         Raises:
-            StorageError: that cannot be read.
+            StorageError: the file cannot be read.
         """
         self._node = node
         self._quorum = operators.quorum

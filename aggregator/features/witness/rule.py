@@ -77,7 +77,7 @@ class Rule:
 
         Raises:
             EncodingError: it is no note of a tree head, or of fewer entries than ``old_size``.
-            OtherLog: of another log.
+            OtherLog: the head is of another log.
             SignatureError: too few of them signed it.
             OtherSize: ``old_size`` is not that of ``head``.
             OtherTree: it is as large as ``head``, and another; both are kept as a proof.

@@ -98,9 +98,9 @@ class Partner:
         """Know of none.
 
         Args:
-            site: says what this one has.
-            dataset: what it has of the run's pairs.
-            data_digest: of all of them.
+            site: says what this site has.
+            dataset: what this site has of the run's pairs.
+            data_digest: digest of the run's data set.
             changes: are told when the other site comes or goes.
         """
         self._site = site
