@@ -1,7 +1,7 @@
 """How a person tells a running peer what to do: words over its socket (``runtime.control``).
 
-A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
-``status`` what is told is a ``PeerStatus``.
+What is sent is a word, after ``limits`` with a JSON object of texts. The answer is ``yes`` and what to tell the person, or ``no`` and why
+not; after ``status`` it tells a ``PeerStatus``.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 Both are entries of the log, on the disk before anybody is told. They do not wait for a round: a round needs a contribution, and a
 contribution a key that is in. So each is a transaction of its own, between two rounds' (``protocol.ledger``). Only who has an invitation
-makes the log longer, and by no more than that is for. What was taken back peers, who have no copy of the log, ask for again and again
-(``peer.contact.entering``).
+makes the log longer, and by no more keys than the invitation is for. Peers have no copy of the log: they ask again and again for what was
+taken back (``peer.contact.entering``).
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Why the log refuses a header or a body, counted by who brought it.
 
-Where there are several operators, one passes on to the leader what peers brought it, and names the key that did. That is its word alone:
-nothing proves it. So what comes to nothing then counts against that key by way of that operator. Whoever comes itself, or by way of
-another operator, has nothing of it; nor has the operator, for anybody may bring it anything.
+Where there are several operators, one passes on to the leader what peers brought it, and names the key that did. Nothing proves that name.
+So what is refused then counts against that key only as brought by that operator: not where the key calls itself or comes by another
+operator, and not against the operator, whom anybody may bring anything.
 """
 
 from collections.abc import Iterator, Sequence

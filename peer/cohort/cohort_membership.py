@@ -1,7 +1,8 @@
 """Which cohort a peer is of, and why: the one that its person named, that of its person's peers on this host, or whoever is near.
 
-Where affinity decides, the answer may change from look to look. Work on a base keeps the one it began with: the name is in its claim.
-So is the size that a cohort has in model-parallel: the least of those that its members announce, so that its architectures suit them all.
+Where affinity decides, a peer's cohort may change from look to look. Work on a base keeps the cohort that it began with, whose name is in
+its claim. In model-parallel that name also says the cohort's size: the least of those that its members announce, so that its architectures
+suit them all.
 """
 
 from collections import Counter

@@ -5,8 +5,8 @@ the sums round (``peer.cohort.all_reduce``). Whatever goes wrong with an owner, 
 
 It waits for nobody longer than the timetable says. Who does not come, or brings what cannot be averaged, is told why, if it still listens,
 and is left out from there on; the others don't notice. With several local steps a member's claim up to each step comes with its vector.
-Where audits compute the steps again, the contribution lists the last one of whoever counted in any: so what a log refuses of a claim by
-itself is refused before its vector is in a mean.
+Where audits compute the steps again, the contribution lists the last claim of each member that counted in any step: so a claim that a log
+would refuse by itself is refused before its vector is in a mean.
 """
 
 import asyncio

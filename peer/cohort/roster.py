@@ -1,6 +1,7 @@
 """How a peer finds its place in a roster for a base: it asks the founder that it would choose, or is the founder for those who ask it.
 
-Whoever asks another than that one's own choice is told so. All waits are bounded; on any trouble the peer is alone for that base.
+A peer that is asked to be the founder, and would itself choose another one, says so. All waits are bounded; on any trouble the peer is
+alone for that base.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """manta-peer specialise: the best subnet for this very machine from a run's newest state: got, profiled, searched, exported, evaluated.
 
-What is done is what ``manta-search`` does when its commands are typed one after the other; each is said as it is typed, and leaves its
-files, so that the same command goes on where it was.
+It does what ``manta-search`` does when its commands are typed one after the other. It says each command as it would be typed, and leaves
+the command's files, so that the same command goes on where it was.
 """
 
 import asyncio

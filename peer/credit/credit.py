@@ -1,10 +1,10 @@
 """What this peer has earned so far: as the log says, and as far as it computed it itself, from the claims of the rounds that counted it.
 
-Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
-fetched the more rarely the dearer it is, as means are checked (``peer.sync.spot_checker``): in a small run for each round, in a large one
-for some, drawn at random. What the log says of the others stays its word, and is shown as that. What was found out outlives the program,
-and so do the proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which ``manta-peer credits``
-checks without the log.
+Credit is a pure function of the log. What a round paid follows from all of its claims, which are more bytes the more peers there are. So
+the more bytes they are, the more rarely they are fetched, as means are checked (``peer.sync.spot_checker``): in a small run for each round,
+in a large one for some, drawn at random. Of the other rounds the peer has the log's word alone, and shows it as that. What it found out is
+kept on the disk, and so are the proofs: a payout receipt for each round that counted this peer (``peer.credit.payout_receipts``), which
+``manta-peer credits`` checks without the log.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Keeps a person's limits while a peer runs: looks at the computer every few seconds, pauses and resumes the peer, takes new limits.
 
-What decides is ``peer.limits.limits``; what is paused is behind ``Limited``. It is there before the peer has found its run, and what it
-was told by then holds from the peer's first moment on.
+What decides is ``peer.limits.limits``; what is paused is behind ``Limited``. A limiter is there before the peer has found its run, and what
+it was told by then holds from the peer's first moment on.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
 A residual is what coding left out (error feedback), durable at the peer. It is used and left by digest (``protocol.records``): a claim
 names the one of which a part was added to what was learnt, and once its contribution is in a table, what coding left out of the cohort's
-vector takes its place. Until then, and if it comes to nothing, the one before stays. A peer that does not know which holds uses none: zeros
-are always allowed, and only what was left out is lost. So does one that sat out so many rounds that an audit would not find who left it
-(``protocol.listed``).
+vector takes its place. Until then, and if the contribution comes to nothing, the residual before stays. A peer that does not know which
+residual holds uses none: zeros are always allowed, and only what was left out is lost. A peer that sat out so many rounds that an audit
+would not find who left its residual uses none either (``protocol.listed``).
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What the log promised: a contribution with an inclusion promise is looked for in the table of its round, until it is proven to be there.
 
-So is what this peer gave up, but gave to a founder before, who may hand it in later.
+Work that this peer gave up, but gave to a founder before, is looked for as well: the founder may hand it in later.
 """
 
 import asyncio

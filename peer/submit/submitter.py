@@ -1,7 +1,8 @@
 """Takes what a peer learnt to the log's tables: it is signed, handed in with the cohort or alone, and kept until the log has it.
 
-What is signed first is this peer's own contribution: with it nobody else is needed. Its claim is the same in the cohort's, so whichever
-comes to the log's table, or both, the work counts once. What happens is returned: who else needs to know is told by the session.
+This peer's own contribution is signed first: to hand it in takes nobody else. The cohort's contribution has the same claim, so the work
+counts once, whichever of the two comes to a table of the log, or both. Methods return what happened; the session tells whoever else needs
+to know.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Holds the log to what it signed: the newest commit that this peer knows has to be in it, also after it was away, also after a restart.
 
-A log that shows less than it signed is an older copy of itself: it is told, by its own signature, which stops it; this peer says so once,
-keeps the proof, and waits a while for the whole log. A log that goes two ways nobody can follow: the peer stops.
+A log that shows less than it signed is an older copy of itself. This peer shows it its own signature, which stops it; says so once, keeps
+the proof, and waits a while for the whole log. Nobody can follow a log that has two histories: the peer stops.
 """
 
 import logging

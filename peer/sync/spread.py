@@ -1,7 +1,7 @@
 """A peer's part in the spreading of bodies, and its ways to what follows a commit: from others first, and from the log last.
 
-The log has everything, and everybody could ask it; then what it sends would grow with the run. So of what is not here yet a few ask the
-log at once, who they are follows from their keys and is another few each time; the others wait for them, and for a turn of their own only
+The log has everything, but if everybody asked it, what it sends would grow with the run. So only a few peers ask the log at once for what
+they lack: which ones follows from their keys, and changes each time. The others wait for these, and ask the log later, each in its turn,
 where nobody else gives it. In a small run, or for something small, the few are all.
 """
 

@@ -1,8 +1,8 @@
 """Fetches, checks and serves the run's states, and brings a peer that was away to the newest one.
 
-Whatever is fewest bytes is fetched; what it comes to is compared with the digest in the log before it is the state. The teacher, an earlier
-state that later rounds learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether it was given
-the right one.
+It fetches whatever is fewest bytes, and compares the state that this leads to with the digest in the log before it holds it. The teacher,
+an earlier state that later rounds learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether
+it was given the right one.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Subscribes to commits: waits for them at the log by long polling, and forwards each one that is news to a few neighbours.
 
-Nobody tells everybody anything: each peer learns of a commit from the log's answer or from one of those who know already, and tells who
-asks it. What is heard comes out as updates, one after the other: whoever takes them says whether they hold.
+A peer learns of a commit from the log's answer or from a neighbour that knows it already, and tells whoever asks. What it hears comes out
+as updates, one after the other; whoever takes an update says whether it holds.
 """
 
 import asyncio

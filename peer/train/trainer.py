@@ -1,6 +1,6 @@
 """Computes microbatches of one base until it is time to hand in, and decides when another one is begun.
 
-What is done with what was learnt, the caller decides.
+The caller decides what is done with what was learnt.
 """
 
 import asyncio

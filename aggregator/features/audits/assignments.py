@@ -1,8 +1,8 @@
 """Tells auditors what waits for them, takes what volunteers found, and asks for own vectors where a named auditor needs them.
 
-The log's word decides nothing: which contributions are audited, and whose word counts, everybody can tell from the log. It saves auditors
-from copying it. A volunteer is drawn for a contribution by its beacon, of those that asked for work lately; where it says nothing for
-some rounds the named auditor does without.
+These answers decide nothing: everybody can tell from the log which contributions are audited, and whose verdict counts. They save auditors
+from copying the log. A volunteer is drawn for a contribution by its beacon, among those that asked for work lately; where the volunteer
+says nothing for some rounds, the named auditor does without.
 """
 
 from collections.abc import Iterable, Sequence

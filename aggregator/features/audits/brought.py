@@ -3,8 +3,8 @@
 DIR/brought/<round, 8 digits>/<digest of the contribution>/<digest of the vector>   float32, little-endian
 DIR/brought/<round, 8 digits>/<digest of the contribution>.full                     there was no room for it: nobody is to blame
 
-What is brought is believed by its digest, which the signed contribution names. Nothing of it goes while it may be needed: where the room
-is full a contribution ends as not judged.
+A vector is believed by its digest, which the signed contribution names. No vector is removed while it may be needed: where there is no
+room, a contribution is not judged.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Keeps an operator in contact with the others: each is called again and again, and looked for where it was seen last.
 
-Only who hears so many that they are a quorum with it may take a turn, and a leader that hears fewer gives its turn up: where lines are cut
-between operators, but not to etcd, somebody else writes who can.
+An operator takes a turn only while it hears so many others that they are a quorum with it, and a leader that hears fewer gives its turn up.
+So where lines between operators are cut, but not those to etcd, another operator writes that can.
 
 DIR/operators/addresses.json   where the others were seen last: an operator that was away finds them by itself
 """

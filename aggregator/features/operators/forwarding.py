@@ -2,8 +2,8 @@
 The leader believes that name as far as ``aggregator.intake.refusals`` says.
 
 Where the leader dies or falls silent meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for
-an operator while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others
-says so.
+an operator while there is none, and what they bring is there when the next round of the new one is open. An operator that is cut off from
+the others says so.
 
 ``Switch`` is an endpoint for the services of a leader: their handlers are asked while this operator writes, whoever was called.
 """

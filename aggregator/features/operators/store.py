@@ -4,7 +4,7 @@ DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
 DIR/operators/kept     packed ``protocol.ballots.Kept`` of the rounds that the log does not have; the contributions are in DIR/bodies
 DIR/operators/newcomer a packed ``protocol.operators.Newcomer``, until this operator takes part
 
-They are replaced before the answer leaves that they are about.
+Each file is replaced before the answer that it is about leaves.
 """
 
 from collections.abc import Iterable

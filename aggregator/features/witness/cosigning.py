@@ -1,6 +1,6 @@
 """Takes witnesses' cosignatures of the log's heads, and keeps the newest of each witness.
 
-Nothing in a run depends on a witness: the log waits for none, and believes none but that its signature holds.
+Nothing in a run depends on a witness: the log waits for no witness, and takes from it nothing but a signature that holds.
 """
 
 import asyncio

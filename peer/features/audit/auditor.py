@@ -1,12 +1,13 @@
 """Audits contributions of others: the work of a named auditor, which weighs what volunteers find, and of a volunteer, within limits.
 
 After each commit it asks the log what waits for it, gets what was brought, has a process of low priority compute it all again, and says
-what came out: a named auditor by a verdict for the log, a volunteer by a finding for the named one. A named one leaves a contribution to
-the volunteer that is drawn for it, for some rounds, and takes over its finding that all is good; but for a part of them, which nobody
-else knows, and for each of a volunteer that was wrong before. What takes something away it has always computed, or asked for, itself.
+what came out: a named auditor by a verdict for the log, a volunteer by a finding for the named one. A named auditor leaves a contribution
+for some rounds to the volunteer that is drawn for it, and takes over that volunteer's finding that all is good. A part of these findings,
+which nobody else can foresee, and all of a volunteer that was wrong before, it computes itself. It takes nothing away that it has not
+computed, or asked for, itself.
 
-What cannot be judged, by nobody's fault, is left: no verdict is said of it. Own vectors of a step are asked for once its mean turns out
-not to fit; who has no time left to bring them then has not withheld them.
+A contribution that cannot be judged, by nobody's fault, gets no verdict. Members' own vectors of a step are asked for once its mean turns
+out not to fit; a member that has no time left to bring them then has not withheld them.
 
 A named auditor writes down the public keys of volunteers that found good what was not: it does not believe them any more, also after a
 restart.

@@ -1,8 +1,9 @@
 """The vectors that audits may ask for of this peer's work: kept on the disk meanwhile, brought to an operator, and handed to whoever asks.
 
 Kept are the mean of each local step and this peer's own vector of it, the residual that it used, and with one local step the mean of what
-was given; a gateway keeps what its light contributors learnt, too. All of a base is kept by the commit that it stands on: a key's work on
-one base counts once, whoever hands it in, and whether all of its steps are in what counts. What is not drawn goes with its beacon.
+was given; a gateway keeps what its light contributors learnt, too. The vectors are kept under the commit that the work stands on, for a
+key's work on one base counts once, whoever hands it in, and whether all of its steps are in that or not. Those that turn out not to be
+drawn are removed once the beacon is known.
 
 A disk that refuses stops nothing: the person is told, and what is drawn of that work is not paid.
 """

@@ -1,7 +1,7 @@
 """Gets from operators, late also from members, the vectors that an audit needs; tells operators which step needs members' own vectors.
 
-Operators are asked in turn, and where the time to bring it is over the members themselves. That a vector was *withheld* may be said only
-where so many operators answered that they have not got it as the log needs to go on: who reaches nobody knows nothing.
+Operators are asked in turn; where the time to bring a vector is over, the members are asked too. An auditor may say that a vector was
+*withheld* only where a quorum of operators answered that they have not got it: who reaches nobody knows nothing.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Answers others' questions on how good architectures are, in what a person's limits leave (docs/protocol.md, section 26).
 
-One architecture at a time, in a process of low priority with one thread, which is there only while somebody asks; after each it
-rests, so that it works no more than its share of the time. While nothing is to be computed it does nothing, and its process is ended;
-weights are held as long as somebody asks about them, and some minutes more.
+It measures one architecture at a time, in a process of low priority with one thread, which is there only while somebody asks. After each
+one it rests, so that it works no more than its share of the time. While the peer is to compute nothing, the process is ended; weights are
+held as long as somebody asks about them, and some minutes more.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A gateway's session in the roster of its light contributors: it hands in what they return, and remembers what became of it.
 
-To ``peer.submit.submitter`` it is a founder's like any other: a claim of a light contributor names the gateway as its founder.
+``peer.submit.submitter`` takes it for a founder's session like any other: a claim of a light contributor names the gateway as its founder.
 """
 
 import asyncio
