@@ -1,6 +1,6 @@
 """Chunks of which only the largest magnitudes are coded: an exponent, the positions in Elias-Fano form, then their integers.
 
-A chunk of n values keeps k of them, the same part of a short chunk as of a whole one. With l = min exponent(log2(n / k)), it is the
+A chunk of n values keeps k of them, the same part of a short chunk as of a whole one. With l = floor(log2(n / k)), it is the
 exponent, the l low bits of each position, a string of bits in which bit (position >> l) + i is set for the i-th position, and the integers
 plus the limit. Each of these begins at a byte; bits fill bytes from the least significant one upwards, and what is left of a byte is 0.
 

@@ -2,8 +2,8 @@
 
 A member's first answers are compared with another member's, and later ones at random, which it cannot foresee. Two that contradict each
 other are settled by a third: whoever is alone then has lied, or computes wrongly, is named, and is not asked again; what only it answered
-in the same call is asked of others. What is on its way for long at one member another one that has nothing to do measures as well: so
-nobody who stalls holds up the whole. The others' answers are not waited for where one is enough.
+in the same call is asked of others. What takes long at one member is measured by another one as well that has nothing to do, so nobody who
+stalls holds up the whole. The others' answers are not waited for where one is enough.
 
 Against members that lie alike, and are more than the honest ones that are asked, this is no help.
 """

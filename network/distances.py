@@ -1,7 +1,7 @@
 """How far other peers are: round trips of tiny calls to landmarks, to the own cohort and to some others, and who is on the local network.
 
 What comes of it is announced as this peer's position (``protocol.affinity``). Noise only ever lengthens a round trip, so the shortest of
-the newest ones counts. Whoever cannot be reached, or never answers, is just not in it.
+the newest ones counts. A node that cannot be reached, or never answers, is left out of it.
 """
 
 import asyncio

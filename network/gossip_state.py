@@ -2,9 +2,9 @@
 
 A body spreads by offers, each with the log's inclusion promise for its contribution, so that nobody can make anybody fetch what is not in
 the round. Nothing is shown before the headers of its round are closed. Who lacks a body that it is offered asks for it
-(``network.gossip``), and offers it on, to its *links*: a few neighbours, near ones among them, which change from round to round. What a
-link is known to have it is not told of. What is got from afar is said to near links at once, so that they wait for it a moment instead of
-getting it from afar too.
+(``network.gossip``), and offers it on, to its *links*: a few neighbours, near ones among them, which change from round to round. A link is
+not told of what it is known to have. Near links are told at once of what is being got from afar, so that they wait for it a moment instead
+of getting it from afar too.
 """
 
 from collections import Counter, OrderedDict

@@ -1,6 +1,6 @@
 """Checks that a log continues what it signed, by asking its operators and by the tree heads that they publish in the DHT.
 
-Also the other questions about its tree: its head, its entries, and what a witness brings.
+The other calls about the log's tree are here as well: for its head, its entries, and what a witness brings.
 """
 
 import contextlib

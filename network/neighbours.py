@@ -1,14 +1,15 @@
-"""Who else is in the run: announcements in the DHT. For whom to ask for bytes, whom to tell what is new, and for who is near.
+"""Finds who else is in the run, by announcements in the DHT: to ask them for bytes, tell them what is new, and know who is near.
 
 Everybody stands in the bucket of the first bits of its key's hash; the larger the run, the more bits, so that what is read at a look does
-not grow with the run. One reads the own bucket, another one at random, and that of the own cohort; who knows nothing yet, the sample: the
-name without any bits, under which a large run's few with the smallest hashes stand. A small run has one bucket, that name.
+not grow with the run. A peer reads its own bucket, another one at random, and that of its cohort. A peer that knows nothing yet reads the
+sample: the name without any bits, under which the few of a large run with the smallest hashes stand. In a small run that name is the only
+bucket.
 
 An announcement costs nothing, and anybody can make thousands. So those who were met, who answered a call or made one, are drawn before
 those who are only announced, and stay where there is no room.
 
-In a run where affinity makes the cohorts those who are near by what they announce come to be known as cohort peers do, and stay: who is to
-be a cohort peer would else not be found among many.
+Where affinity makes the cohorts, peers that are near by what they announce come to be known as cohort peers do, and stay: else those who
+are to be a cohort would not find each other among many.
 
 A round needs none of this: a peer that finds nobody takes part by the log alone.
 """

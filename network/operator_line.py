@@ -1,10 +1,10 @@
 """A program's line to a run's operators: it talks to one of them, and to the next where that one does not answer.
 
 Any operator answers what is asked of the log, and hands on what is handed in (docs/protocol.md, section 29). A program stays with the one
-that answered last. A killed operator's connections break at once; one that nothing comes from any more, as behind a cut cable, is found out
-by calls that say nothing, beside the one that waits. What this program sends itself may hold these up, on their way to all operators alike:
-so while it does, one that is silent is done without once another has answered. The next one is whoever answers first. A lone operator is
-waited for as long as a call may take: there is nobody else.
+that answered last. A killed operator's connections break at once. An operator from which nothing comes any more, as behind a cut cable, is
+found out by empty calls, beside the one that waits. What this program itself sends may hold these up, on their way to all operators alike:
+so while it sends, a silent operator is given up only once another one has answered. The next one is whoever answers first. A lone operator
+is waited for as long as a call may take: there is nobody else.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Names of cohorts, the sizes that names end with in model-parallel, and how two peers prove to each other that they hold the token.
 
-A label names it, else the host, or where the manifest says so whoever is near (``protocol.affinity``).
+A cohort is named by a label, else by its host, or, where the manifest says so, by whoever is near (``protocol.affinity``).
 """
 
 import hmac

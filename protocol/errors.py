@@ -24,7 +24,7 @@ MantaError
 │   ├── NotTheirs             a caller that may not bring this (aggregator.intake.refusals)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.features.two_views.partner)
 │   ├── NotAdmitted           a caller that the run has not let in (network.admission_filter)
-│   ├── NotACohortPeer              a caller without the cohort's token (network.near_cohort_peers)
+│   ├── NotACohortPeer        a caller without the cohort's token (network.near_cohort_peers)
 │   ├── NotCosigned           a tree head that a witness does not sign (aggregator.features.witness.rule)
 │   │   ├── OtherLog              of a log that it does not know
 │   │   ├── OtherSize             with a proof that does not begin where it stands

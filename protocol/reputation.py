@@ -6,8 +6,8 @@ A run without audits has no rules of audits (None): every key is proven then, an
 2. then what became old enough is paid, once, by what is known by then;
 3. then the beacon of the round before is there, and says which of its contributions are audited (``protocol.auditing``).
 
-*Good* is a claim by the word of the one named auditor that the beacon draws. All that takes something away needs more than half of the
-named auditors; where these differ in how much, what so many of them say at least.
+A claim is *good* by the word of the one named auditor that the beacon draws. What takes something away needs more than half of the named
+auditors; where these differ in how much, it is what so many of them say at least.
 """
 
 from collections import Counter
