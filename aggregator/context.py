@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.feed import Weights
+from manta_swarm.aggregator.commit.feed import TableWeights
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.intake.bodies import Bodies, Callers
 from manta_swarm.aggregator.intake.measures import Measures
@@ -34,7 +34,7 @@ class RunContext:
     directory: Path
     opened: OpenedRun
     blob_store: BlobStore
-    weights: Weights  # what contributions of the newest rounds weigh
+    weights: TableWeights  # what contributions of the newest rounds weigh
     waiting: Waiting  # verdicts on the disk that the log has not yet
     settling: Settling
     timeline: Timeline

@@ -19,7 +19,7 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.feed import Weights
+from manta_swarm.aggregator.commit.feed import TableWeights
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.operators.joining import join
 from manta_swarm.aggregator.features.plugged_in import features_of
@@ -118,7 +118,7 @@ class Aggregator:
             directory=directory,
             opened=opened,
             blob_store=blob_store,
-            weights=Weights(log, opened.bodies, opened.state_keeper.num_weights),
+            weights=TableWeights(log, opened.bodies, opened.state_keeper.num_weights),
             waiting=Waiting(directory, broken),
             settling=settling,
             timeline=observers.timeline,

@@ -23,7 +23,7 @@ from torch import Tensor
 from manta_swarm.automl.precisions import BF16, TF32
 
 
-class Work(Protocol):
+class DeviceWork(Protocol):
     """Work that a device does, as often as it is told to."""
 
     def run(self) -> Tensor:
@@ -44,7 +44,7 @@ class Recorded(Protocol):
 class Recorder(Protocol):
     """Records work of one device."""
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         """Return what does ``work`` again, which was done before, so that all libraries are loaded. The CPU may have no part in it.
 
         Raises:
@@ -59,7 +59,7 @@ class CudaGraphs:
         """Begin with none."""
         self._first: torch.cuda.CUDAGraph | None = None  # which holds the memory that all others take as well
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         """See ``Recorder``. Nothing is computed here."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=None if self._first is None else self._first.pool()):
@@ -77,10 +77,10 @@ class _Graph:
         self.graph.replay()
 
 
-class Calls:
+class CallRecorder:
     """Calls again what it was to record, and leaves what that makes where it lay. Implements ``Recorder``, on any device."""
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         """See ``Recorder``."""
         return _Call(torch.empty_like(work.run()), work)
 
@@ -88,7 +88,7 @@ class Calls:
 @dataclass(frozen=True, slots=True)
 class _Call:
     made: Tensor
-    work: Work
+    work: DeviceWork
 
     def replay(self) -> None:
         self.made.copy_(self.work.run())

@@ -33,7 +33,7 @@ from manta_swarm.peer.features.evaluation.service import EvaluationService, Subj
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
+from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Question, QuestionFate
 from manta_swarm.protocol.signing import Identity, sha256
 
 _TIMEOUT_S = 600.0  # until a process has loaded its libraries, on a busy machine
@@ -113,11 +113,11 @@ class Asking:
         while True:
             await self.is_on.wait()
             question = pack(Question(RUN, 0, STATE, "search", (TINY.sample(self._rng).text,), secrets.token_bytes(16)))
-            fate = int(Fate.HELD)
-            while fate == Fate.HELD:
+            fate = int(QuestionFate.HELD)
+            while fate == QuestionFate.HELD:
                 said = await self._asker.call(PEER.public_key, METHOD, question, timeout_s=600)
                 fate = unpack(EvaluationWord, said, max_bytes=MAX_WORD_BYTES).fate
-            if fate != Fate.DONE:
+            if fate != QuestionFate.DONE:
                 await asyncio.sleep(0.2)
 
 

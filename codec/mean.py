@@ -163,7 +163,7 @@ def next_min_exponent(max_exponents: Sequence[int], weights: Sequence[int], min_
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TableMean:
     """A table's mean, and what its round entry says of the weights, exponents and norms."""
 
     mean: NDArray[np.float32]  # (N,)
@@ -178,7 +178,7 @@ class Outcome:
         return sum(less < weight for weight, less in zip(self.weights, self.clipped, strict=True))
 
 
-def outcome(
+def table_mean(
     table: Sequence[Weighing],
     bodies: Sequence[Body],
     min_exponents: Sequence[int],
@@ -186,7 +186,7 @@ def outcome(
     min_exponent: int,
     num_values: int,
     masks: Masks | None = None,
-) -> Outcome:
+) -> TableMean:
     """Return what a table comes to.
 
     Args:
@@ -216,7 +216,7 @@ def outcome(
         else max(min_exponent - 1, LEAST_MIN_EXPONENT)
     )
     new_norms = [shifted(norm, 2 * (least - new_min_exponent)) for norm in norms]
-    return Outcome(
+    return TableMean(
         mean=mean_of(table_weights, clipped, bodies, min_exponents, num_values, masks),
         weights=table_weights,
         clipped=clipped,
@@ -233,10 +233,10 @@ def mean_of(
     num_values: int,
     masks: Masks | None = None,
 ) -> NDArray[np.float32]:
-    """Return the mean (N,) of bodies whose weights are known; the arguments are those of ``outcome``.
+    """Return the mean (N,) of bodies whose weights are known; the arguments are those of ``table_mean``.
 
     Raises:
-        ValueError: as ``outcome``.
+        ValueError: as ``table_mean``.
     """
     return group_mean(bodies, clipped, min_exponents, masks, total_weights(weights, masks, num_values))
 

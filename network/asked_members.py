@@ -26,8 +26,8 @@ from manta_swarm.protocol.evaluations import (
     METHOD,
     Answer,
     EvaluationWord,
-    Fate,
     Question,
+    QuestionFate,
     Result,
     Shape,
     checked,
@@ -294,9 +294,9 @@ class AskedMembers:
             word = await self._word(key, question)
         finally:
             task.working.discard(key)
-        if word.fate == Fate.NEVER:
+        if word.fate == QuestionFate.NEVER:
             self.unwilling[key] = word.reason
-        elif word.fate == Fate.LATER:
+        elif word.fate == QuestionFate.LATER:
             return max(timeouts.EVALUATION_AGAIN_S, min(word.wait_ms / 1000, timeouts.EVALUATION_SLOW_S))
         else:
             self._take(key, task, checked(word.answer[0], question, key, self._data), word.answer[0], call)
@@ -315,7 +315,7 @@ class AskedMembers:
                 while True:
                     said = await self._endpoint.call(key, METHOD, request, timeout_s=timeouts.EVALUATION_CALL_S, large_answer=True)
                     word = unpack(EvaluationWord, said, max_bytes=MAX_WORD_BYTES)
-                    if word.fate != Fate.HELD:
+                    if word.fate != QuestionFate.HELD:
                         return word
                     await asyncio.sleep(max(timeouts.EVALUATION_POLL_S, min(word.wait_ms / 1000, timeouts.EVALUATION_SLOW_S)))
         except TimeoutError as error:

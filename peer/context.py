@@ -10,7 +10,7 @@ from manta_swarm.network.log_client import LogClient, ProvenCommit
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.submit.promises import Promises, Tables
+from manta_swarm.peer.submit.promises import CountedContributions, Promises
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, Lap
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
@@ -90,7 +90,7 @@ class Progress:
     leaving: asyncio.Event = field(default_factory=asyncio.Event)  # the person wants to leave, or the run is over
 
     @classmethod
-    def at_start(cls, manifest: Manifest, machine: RoundMachine, log: Tables) -> "Progress":
+    def at_start(cls, manifest: Manifest, machine: RoundMachine, log: CountedContributions) -> "Progress":
         """Return the progress of a peer that knows nothing of the run yet; ``log`` says later what rounds counted."""
         return cls(machine, Promises(log), NewestCommits(manifest))
 

@@ -19,8 +19,8 @@ from manta_swarm.peer.credit.credit import Credit
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.limits.limiter import Absences
 from manta_swarm.peer.status import YOU, verdict
-from manta_swarm.peer.submit.promises import Listed, NewCommit, PromiseEvent
-from manta_swarm.peer.submit.submitter import Result, Submitter, show_commit, show_lost, show_outcome
+from manta_swarm.peer.submit.promises import ClaimListed, NewCommit, PromiseEvent
+from manta_swarm.peer.submit.submitter import HandInResult, Submitter, show_commit, show_fate, show_lost
 from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.peer.sync.spot_checker import SpotChecker
@@ -142,13 +142,13 @@ class Session:
 
     def _found(self, event: PromiseEvent) -> None:
         """Something was found out of this peer's contributions."""
-        if isinstance(event, Listed):
+        if isinstance(event, ClaimListed):
             self.features.on_listed(event)
             return
-        show_outcome(self.context.live_status, event)
+        show_fate(self.context.live_status, event)
         if event.is_counted:
             self._credit.counted(event.round, event.signed.header.claims[0], event.found)
-        self.features.on_outcome(event)
+        self.features.on_fate(event)
 
     async def _find(self) -> None:
         """Pass on what asking the log finds out of this peer's contributions, until this is cancelled."""
@@ -346,7 +346,7 @@ class Session:
     async def _hand_in(self) -> bool:
         """Try to hand in what is signed; False: the log is away, and the person leaves, or the run is over."""
         attempt = await self.submitter.hand_in()
-        is_away = attempt.result is Result.AWAY
+        is_away = attempt.result is HandInResult.AWAY
         if is_away and self.ended:
             return False
         if is_away or attempt.is_answered:
@@ -357,11 +357,11 @@ class Session:
         if attempt.brought is not None:
             self._distribution.own(attempt.brought.contribution, attempt.brought.inclusion_promise, attempt.brought.blob)
             self.context.live_status.add(bytes_handed_in=attempt.brought.blob.size_bytes if attempt.is_answered else 0)
-        if attempt.result in (Result.REFUSED, Result.LEFT):
+        if attempt.result in (HandInResult.REFUSED, HandInResult.LEFT):
             show_lost(self.context.live_status, attempt, dict(self.machine.dropped))
-        if attempt.result is Result.REFUSED:
+        if attempt.result is HandInResult.REFUSED:
             self._credit.ask()
-        if attempt.result in (Result.AGAIN, Result.AWAY):
+        if attempt.result in (HandInResult.AGAIN, HandInResult.AWAY):
             await self.submitter.pause()
         return True
 

@@ -44,7 +44,7 @@ class LastRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptContribution:
     """A contribution as it was signed."""
 
     header: Header
@@ -102,11 +102,11 @@ class PeerStore:
         return AtomicFile(self.run_path(run) / "admission-proof", _MAX_BYTES)
 
     def credit(self, run: bytes) -> AtomicFile:
-        """Return the file of a ``peer.credit.payout_receipts.Kept``."""
+        """Return the file of a ``peer.credit.payout_receipts.KeptCredit``."""
         return credit_file(self.run_path(run))
 
     def signed(self, run: bytes) -> AtomicFile:
-        """Return the file of the newest contribution that this peer signed, a ``Kept``."""
+        """Return the file of the newest contribution that this peer signed, a ``KeptContribution``."""
         remedy = "check the disk, then delete the file: the microbatches of one round are lost with it"
         return AtomicFile(self.run_path(run) / "signed", _MAX_VECTOR_BYTES, remedy)
 

@@ -44,7 +44,7 @@ KNOWN_PERCENT = 50  # of what audits of unproven keys may cost, for keys that we
 MOST_GAIN = 1.0  # contributions: making a new key proven costs more work than that
 
 
-class Fate(IntEnum):
+class WantedFate(IntEnum):
     """What the log says of a contribution to one of its keys."""
 
     LATER = 0  # its beacon is not there yet
@@ -79,12 +79,14 @@ class AskWanted:
 class WantedOf:
     """What is wanted of one contribution."""
 
-    fate: int  # of Fate
+    fate: int  # of WantedFate
     vectors: tuple[bytes, ...]  # with BRING: their SHA-256; there may be more once these are there
 
     def __post_init__(self) -> None:
-        require(self.fate in tuple(Fate), "an unknown fate")
-        require(len(self.vectors) <= MAX_WANTED and bool(self.vectors) == (self.fate == Fate.BRING), "vectors are named to be brought")
+        require(self.fate in tuple(WantedFate), "an unknown fate")
+        require(
+            len(self.vectors) <= MAX_WANTED and bool(self.vectors) == (self.fate == WantedFate.BRING), "vectors are named to be brought"
+        )
         for digest in self.vectors:
             check_digest(digest, "vector")
 

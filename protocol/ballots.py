@@ -155,7 +155,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptUnderBallot:
     """A contribution that is on an operator's disk: the round that it counts in, and under which ballot it was kept.
 
     ``since`` is how long the log was when that ballot's leader had proposed again all that may have been decided: of what was accepted
@@ -233,7 +233,7 @@ class Promise:
 
     size: int  # of its log, whose head counts: that is for the caller to check
     accepted: tuple[Accepted, ...]  # at most one
-    kept: tuple[Kept, ...]  # for the rounds that its log does not have
+    kept: tuple[KeptUnderBallot, ...]  # for the rounds that its log does not have
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= MAX_SIZE or len(self.accepted) > 1 or len(self.kept) > MAX_KEPT:
@@ -278,14 +278,14 @@ class Takeover:
         """Return whether a contribution that these of the operators that promised keep may be kept by a quorum."""
         return len(holders) + self._num_operators - len(self._promises) >= self._quorum
 
-    def kept(self) -> list[tuple[Kept, tuple[bytes, ...]]]:
+    def kept(self) -> list[tuple[KeptUnderBallot, tuple[bytes, ...]]]:
         """Return all contributions that are kept, by the newest ballot first, each with the operators that have it for its round.
 
         Of two that exclude each other the one that comes first may have an inclusion promise. One that leaders kept for several rounds
         comes once, as its newest ballot has it: had an older leader's an inclusion promise, the newer leader had taken that up. Old rounds
         may be among it.
         """
-        newest: dict[bytes, Kept] = {}
+        newest: dict[bytes, KeptUnderBallot] = {}
         having: dict[tuple[int, bytes], list[bytes]] = {}
         for key, promise in sorted(self._promises.items()):
             for kept in promise.kept:

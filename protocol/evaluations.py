@@ -149,7 +149,7 @@ class Answer:
             raise ValueError("an answer of no results, or of too many")
 
 
-class Fate(IntEnum):
+class QuestionFate(IntEnum):
     """What became of a question at a member."""
 
     HELD = 0  # it is measured, now or soon: ask again
@@ -162,13 +162,13 @@ class Fate(IntEnum):
 class EvaluationWord:
     """What a member says to a question."""
 
-    fate: int  # of Fate
+    fate: int  # of QuestionFate
     reason: str  # with LATER and NEVER
     wait_ms: int  # with HELD and LATER: when to ask again
     answer: tuple[Signed[Answer], ...]  # with DONE
 
     def __post_init__(self) -> None:
-        if self.fate not in tuple(Fate) or len(self.answer) != (self.fate == Fate.DONE):
+        if self.fate not in tuple(QuestionFate) or len(self.answer) != (self.fate == QuestionFate.DONE):
             raise ValueError("a word without its meaning")
         if len(self.reason) > _MAX_REASON or not self.reason.isprintable() or not 0 <= self.wait_ms <= MAX_WAIT_MS:
             raise ValueError("a reason that cannot be shown, or too long a wait")

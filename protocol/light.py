@@ -178,7 +178,7 @@ def max_return_bytes(body_bytes: int) -> int:
     return MAX_CLAIM_BYTES + body_bytes + MAX_REQUEST_BYTES
 
 
-class Fate(IntEnum):
+class ReturnFate(IntEnum):
     """What became of a return."""
 
     HELD = 0  # the gateway has it, and hands it in with its own
@@ -190,14 +190,16 @@ class Fate(IntEnum):
 class LightWord:
     """A gateway's answer to a return."""
 
-    fate: int  # of Fate
+    fate: int  # of ReturnFate
     reason: str  # with LOST
     contribution: tuple[Signed[Contribution], ...]  # with TAKEN: the one that lists the claim, and its inclusion promise
     inclusion_promise: tuple[Signed[InclusionPromise], ...]
     wait_ms: int  # with HELD: when to ask again
 
     def __post_init__(self) -> None:
-        if self.fate not in tuple(Fate) or not len(self.contribution) == len(self.inclusion_promise) == (self.fate == Fate.TAKEN):
+        if self.fate not in tuple(ReturnFate) or not len(self.contribution) == len(self.inclusion_promise) == (
+            self.fate == ReturnFate.TAKEN
+        ):
             raise ValueError("a word without its meaning")
         _check_words(self.reason, self.wait_ms)
 

@@ -14,7 +14,7 @@ from manta_swarm.protocol.exchange import Exchange, codec_named, next_open_ms
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, Contribution, Header, Round
-from manta_swarm.protocol.reputation import Work
+from manta_swarm.protocol.reputation import PayableWork
 from manta_swarm.protocol.rewards import TrainingSpec, capped_samples, reward_weight, weighing_of
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest
@@ -51,9 +51,9 @@ class Listed:
         return dict(zip(self.keys, self.claims, strict=True))
 
     @property
-    def work(self) -> Work:
+    def work(self) -> PayableWork:
         """What audits and pay need to know of the contribution."""
-        return Work(self.contribution, self.keys, self.payouts, self.weights, self.counted, self.proven)
+        return PayableWork(self.contribution, self.keys, self.payouts, self.weights, self.counted, self.proven)
 
     def without_pay(self, keys: Collection[bytes]) -> "Listed":
         """Return the same, with the claims of these keys listed unpaid: neither the pay nor the mean's weights count them."""

@@ -23,7 +23,7 @@ WITHHELD, FALSE = "withheld", "false"  # why a key was demoted; why it is guilty
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PayableWork:
     """A contribution of a round, as far as audits and pay go."""
 
     contribution: bytes  # its digest
@@ -39,7 +39,7 @@ class Audit:
     """A contribution that was drawn, and what was said of it."""
 
     round: int
-    work: Work
+    work: PayableWork
     auditor: bytes  # whose word that it is good counts
     verdicts: tuple[Verdict, ...] = ()
     outcomes: tuple[Outcome | None, ...] = ()  # what it came to so far, by claim; None, or none at all: nothing yet
@@ -105,7 +105,7 @@ class Reputation:
     lost: dict[bytes, int] = field(default_factory=dict)  # by key: the newest round with whose entry it was demoted, or found guilty
     guilty: dict[bytes, Fault] = field(default_factory=dict)
     faults: dict[bytes, tuple[Fault, ...]] = field(default_factory=dict)  # by key, the oldest first
-    pending: dict[int, tuple[Work, ...]] = field(default_factory=dict)  # by round: those that are not paid yet, the oldest first
+    pending: dict[int, tuple[PayableWork, ...]] = field(default_factory=dict)  # by round: those that are not paid yet, the oldest first
     audits: dict[bytes, Audit] = field(default_factory=dict)  # by contribution: those of the pending rounds that were drawn
     paid: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)  # by key and account: all that was paid
     earned: Counter[bytes] = field(default_factory=Counter)  # by key: the same
@@ -194,7 +194,7 @@ class Reputation:
         """A key came in that is proven from the start."""
         self.given |= {key}
 
-    def turn(self, round: int, commit: bytes, verdicts: Sequence[Verdict], works: Sequence[Work]) -> None:
+    def turn(self, round: int, commit: bytes, verdicts: Sequence[Verdict], works: Sequence[PayableWork]) -> None:
         """Take a round.
 
         Args:
@@ -230,7 +230,7 @@ class Reputation:
                 after._take(verdict)
         return all(audit.outcomes and None not in audit.outcomes for audit in after.audits.values())
 
-    def _draw(self, rules: AuditRules, beacon: bytes, works: Sequence[Work]) -> None:
+    def _draw(self, rules: AuditRules, beacon: bytes, works: Sequence[PayableWork]) -> None:
         candidates = [
             Candidate(work.contribution, work.samples, any(work.proven), all(self.good[key] for key in work.keys)) for work in works
         ]
@@ -274,7 +274,7 @@ class Reputation:
         if now == Outcome.VOID:
             self.guilty.setdefault(key, fault)
 
-    def _outcomes(self, work: Work) -> tuple[Outcome | None, ...]:
+    def _outcomes(self, work: PayableWork) -> tuple[Outcome | None, ...]:
         audit = self.audits.get(work.contribution)
         return audit.outcomes if audit is not None and audit.outcomes else (None,) * len(work.keys)
 

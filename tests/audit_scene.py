@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
-from manta_swarm.aggregator.features.audits.brought import Audited, Brought
+from manta_swarm.aggregator.features.audits.brought import Audited, BroughtVectors
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.operator_line import OperatorLine
@@ -27,7 +27,7 @@ from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.records import ClaimStep, Contribution, Header, StepMean
-from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.reputation import PayableWork, Pools, Reputation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
@@ -119,7 +119,7 @@ class Scene:
         self.max_bytes = 1 << 30
         self.is_finished = False
         self.operators = OPERATORS[:operators]
-        self.brought: dict[bytes, Brought] = {}
+        self.brought: dict[bytes, BroughtVectors] = {}
         self.services: dict[bytes, AssignmentsService] = {}
         self.faults = Faults(ManualClock())
         for operator in self.operators:
@@ -130,7 +130,9 @@ class Scene:
         for operator in self.operators:
             endpoint = self.network.endpoints[PublicKey(operator.public_key)]
             directory = self.directory / operator.public_key.hex()[:8]
-            brought = Brought(directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=LoopClock())
+            brought = BroughtVectors(
+                directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=LoopClock()
+            )
             service = AssignmentsService(brought, self, self.faults)
             self.brought[operator.public_key], self.services[operator.public_key] = brought, service
             await brought.serve(endpoint)
@@ -182,7 +184,7 @@ class Scene:
             keys = tuple(claim.key for claim in claims)
             self.headers[header.contribution.digest] = header
             proven = tuple(self._reputation.is_proven(key) for key in keys)
-            works.append(Work(header.contribution.digest, keys, keys, (1,) * len(keys), 3 * len(keys), proven))
+            works.append(PayableWork(header.contribution.digest, keys, keys, (1,) * len(keys), 3 * len(keys), proven))
             del contribution
         verdicts, self.waiting = self.waiting, []
         self._reputation.turn(round_, sha256(b"commit %d" % round_), verdicts, works)

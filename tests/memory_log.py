@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from manta_swarm.aggregator.commit.feed import credit_word
-from manta_swarm.aggregator.features.audits.brought import Brought
+from manta_swarm.aggregator.features.audits.brought import BroughtVectors
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State, initial_state, next_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_groups, encode, group_sizes, parse
-from manta_swarm.codec.mean import outcome
+from manta_swarm.codec.mean import table_mean
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.blobs import Blob, BlobStore
@@ -95,7 +95,7 @@ class MemoryLog:
         self.blob_store = BlobStore(max_bytes=2**28)
         self.blob_store.put(Blob.of(state_pieces(self.state)), "state")
         self.means: list[Blob] = []
-        self.brought: dict[bytes, Brought] = {}  # by operator, where contributions are audited
+        self.brought: dict[bytes, BroughtVectors] = {}  # by operator, where contributions are audited
         self._directory = directory
         self.headers: list[Header] = []  # as they came
         self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
@@ -129,7 +129,9 @@ class MemoryLog:
             if self._directory is not None and self.manifest.audit_rules is not None:
                 directory = self._directory / key.hex()[:8]
                 facts, faults = _Facts(self), Faults(ManualClock())
-                brought = self.brought[key] = Brought(directory, facts, num_weights=self.num_weights, max_bytes=1 << 30, faults=faults)
+                brought = self.brought[key] = BroughtVectors(
+                    directory, facts, num_weights=self.num_weights, max_bytes=1 << 30, faults=faults
+                )
                 await brought.serve(endpoint)
                 await serve_vectors(endpoint, brought.folder)
             for method, handler in (
@@ -192,7 +194,7 @@ class MemoryLog:
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
         min_exponents = [self.ledger.min_exponent_at(listed.round - 1) for listed, _, _ in found]
         masks = [self.training_spec.coverage(listed.round, listed.cohort) for listed, _, _ in found]
-        result = outcome(
+        result = table_mean(
             table, bodies, min_exponents, self.ledger.thresholds, self.ledger.min_exponent_at(round_ - 1), self.num_weights, masks
         )
         self._weights[round_] = weighed_in(listed_, result.weights, result.clipped)

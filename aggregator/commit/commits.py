@@ -155,8 +155,8 @@ class Commits:
             self._timeline.opened(ledger.round + 1)
         self._intake.committed(round_)
         await self._verdicts.committed(verdicts)
-        if after.outcome.num_clipped:
-            logger.info("clipped round=%d contributions=%d", round_, after.outcome.num_clipped)
+        if after.table_mean.num_clipped:
+            logger.info("clipped round=%d contributions=%d", round_, after.table_mean.num_clipped)
         return after
 
     async def _begin_saving(self, after: Next) -> None:
@@ -177,8 +177,8 @@ class Commits:
             weights=weights_root(after.weighed),
             mean=after.mean.root,
             state=after.blob.root,
-            thresholds=after.outcome.thresholds,
-            min_exponent=after.outcome.min_exponent,
+            thresholds=after.table_mean.thresholds,
+            min_exponent=after.table_mean.min_exponent,
             open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
         )
 

@@ -6,7 +6,7 @@ With several operators it takes a quorum of them (``aggregator.features.operator
 from collections.abc import Sequence
 from typing import Protocol
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.aggregator.worker import Worker
@@ -32,7 +32,7 @@ class Decider(Protocol):
             StorageError: the disk failed.
         """
 
-    async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
+    async def store(self, contributions: Sequence[tuple[int, StoredContribution]]) -> None:
         """Return once contributions, each with the round that it counts in, are where they have to be before a promise is given.
 
         Raises:
@@ -75,7 +75,7 @@ class LoneDecider:
         """See ``Decider``."""
         await self._leader.do(self._log.commit, entries)
 
-    async def store(self, contributions: Sequence[tuple[int, Kept]]) -> None:
+    async def store(self, contributions: Sequence[tuple[int, StoredContribution]]) -> None:
         """See ``Decider``."""
         await self._disk.do(self._bodies.append, contributions)
 

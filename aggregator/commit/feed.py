@@ -15,7 +15,7 @@ from typing import Protocol
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.states.replay import parsed_bodies
-from manta_swarm.codec.mean import outcome
+from manta_swarm.codec.mean import table_mean
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_FAULTS, AfterRound, AskContributions, AskCredit, AskListing, AskRound, CreditWord, FeedAnswer
 from manta_swarm.network.operator_line import lacking
@@ -41,7 +41,7 @@ MAX_WAITING_OF_ONE = 2
 _MAX_REQUEST_BYTES = 128
 
 
-class Weights:
+class TableWeights:
     """Knows what contributions weigh in the mean, for the tables that a log keeps whole."""
 
     def __init__(self, log: Log, bodies: Bodies, num_weights: int) -> None:
@@ -80,7 +80,7 @@ class Weights:
         parsed = parsed_bodies(self._bodies, listed, codec, self._num_weights, round_)
         min_exponents = [ledger.min_exponent_at(one.round - 1) for one in listed]
         table, min_exponent = [one.weighing for one in listed], ledger.min_exponent_at(round_ - 1)
-        found = outcome(table, parsed, min_exponents, self._thresholds(ledger, round_ - 1), min_exponent, self._num_weights)
+        found = table_mean(table, parsed, min_exponents, self._thresholds(ledger, round_ - 1), min_exponent, self._num_weights)
         weighed = weighed_in(listed, found.weights, found.clipped)
         if weights_root(weighed) != self._entry(ledger, round_).weights:
             raise StorageError(f"the weights of round {round_} are not those that the log says: the log, or this machine, is wrong")
@@ -166,7 +166,7 @@ class OpenRounds(Protocol):
 class FeedService:
     """Answers the calls "commit-after", "listing", "weights", "contributions" and "credit"."""
 
-    def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: Weights, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, rounds: OpenRounds, weights: TableWeights, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.commit.deciding import Decider, LoneDecider
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.admissions import Admissions
-from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.bodies import StoredContribution
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.protocol.closing import Closing
@@ -50,7 +50,7 @@ class Leading:
         self._context.measures.save()
         return b""
 
-    async def rounds(self, kept: Sequence[tuple[int, Kept]] | None) -> AsyncIterator[None]:
+    async def rounds(self, kept: Sequence[tuple[int, StoredContribution]] | None) -> AsyncIterator[None]:
         """Take contributions and commit rounds to the run's end, settle it, and serve on; yield after each round, and the settlement.
 
         ``kept`` is as in ``begin``.
@@ -63,7 +63,7 @@ class Leading:
             yield
         await asyncio.Event().wait()
 
-    async def begin(self, kept: Sequence[tuple[int, Kept]] | None = None) -> None:
+    async def begin(self, kept: Sequence[tuple[int, StoredContribution]] | None = None) -> None:
         """Open the next round, with what has an inclusion promise, and answer from now on.
 
         Args:

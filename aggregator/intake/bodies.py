@@ -35,7 +35,7 @@ _NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredContribution:
     """A contribution as it is stored."""
 
     header: Header
@@ -47,7 +47,7 @@ class Kept:
         return b"".join((len(header).to_bytes(_NUMBER_BYTES, "big"), header, self.body))
 
     @classmethod
-    def unpack(cls, data: bytes, body_bytes: int) -> "Kept":
+    def unpack(cls, data: bytes, body_bytes: int) -> "StoredContribution":
         """Return what ``data`` is of; whether its body of ``body_bytes`` is what its header says is not checked.
 
         Raises:
@@ -68,7 +68,7 @@ class Bodies:
         self._body_bytes = body_bytes
         self._keep = keep
 
-    def append(self, kept: Sequence[tuple[int, Kept]]) -> None:
+    def append(self, kept: Sequence[tuple[int, StoredContribution]]) -> None:
         """Store contributions, each with the round that it counts in; all are durable when this returns: one sync a file.
 
         Raises:
@@ -77,17 +77,17 @@ class Bodies:
         for round_ in sorted({round_ for round_, _ in kept}):
             self._file(round_).append([one.pack() for of_round, one in kept if of_round == round_])
 
-    def read(self, round_: int, *, mend: bool = False) -> list[Kept]:
+    def read(self, round_: int, *, mend: bool = False) -> list[StoredContribution]:
         """Return the contributions of a round, without what a crash tore off; ``mend`` cuts that off the file, before more is appended.
 
         Raises:
             StorageError: the file cannot be read, or something in it is not what was written and synced.
         """
-        file, found = self._file(round_), list[Kept]()
+        file, found = self._file(round_), list[StoredContribution]()
         stored = file.read(mend=mend)[::-1]
         try:
             while stored:  # each goes from the memory when the next one is read
-                found.append(Kept.unpack(stored.pop(), self._body_bytes))
+                found.append(StoredContribution.unpack(stored.pop(), self._body_bytes))
         except EncodingError as error:
             raise StorageError(f"{file.path} holds what this program did not write: {error}; use the version that wrote it") from error
         return found

@@ -21,7 +21,7 @@ from typing import Any
 
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.intake.bodies import Kept, Upload, Uploads
+from manta_swarm.aggregator.intake.bodies import StoredContribution, Upload, Uploads
 from manta_swarm.aggregator.intake.refusals import NotTheirs, bringer_of, check_lengths, check_trusted, is_too_much, noted
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from manta_swarm.network.blobs import Blob
@@ -55,7 +55,7 @@ class Handed:
 class _Batch:
     """Contributions that go to the disk together, each with its round, and what is done once they are there."""
 
-    kept: list[tuple[int, Kept]] = field(default_factory=list)
+    kept: list[tuple[int, StoredContribution]] = field(default_factory=list)
     stored: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -122,7 +122,7 @@ class Intake:
             self._gone.clear()
             await self._gone.wait()
 
-    def restore_valid(self, kept: Sequence[Kept], round: int) -> None:
+    def restore_valid(self, kept: Sequence[StoredContribution], round: int) -> None:
         """Do as ``restore``, with what others kept: without what may not be in, or not beside what comes before it in ``kept``."""
         keys = dict[bytes, list[Listed]]()
         for one in kept:
@@ -138,7 +138,7 @@ class Intake:
             for key in listed.keys:
                 keys.setdefault(key, []).append(listed)
 
-    def restore(self, kept: Sequence[Kept], round: int) -> None:
+    def restore(self, kept: Sequence[StoredContribution], round: int) -> None:
         """Take contributions that were stored for ``round``, the next or the one after it, before this program's start.
 
         They have inclusion promises, or would have had one a moment later.
@@ -332,7 +332,7 @@ class Intake:
         upload.groups.clear()
         self._changed.set()
         batch = self._batch
-        batch.kept.append((round_, Kept(upload.header, data)))
+        batch.kept.append((round_, StoredContribution(upload.header, data)))
         if self._syncing is None or self._syncing.done():
             self._syncing = self._begin(self._sync())
         await asyncio.shield(batch.stored)

@@ -36,7 +36,7 @@ class Limits(_Part):
     beats_constant: bool = False  # both err less than a constant disparity
 
 
-class Fate(Enum):
+class PeerFate(Enum):
     """How a peer's part in the run ended."""
 
     FINISHED = "finished"  # it ended by itself, with the run
@@ -46,13 +46,13 @@ class Fate(Enum):
     FAILED = "failed"  # it ended by itself, with an error
 
 
-def fate(returncode: int, status: PeerStatus) -> Fate:
+def fate(returncode: int, status: PeerStatus) -> PeerFate:
     """Return how a peer ended that nobody of ours had stopped."""
     if returncode in (-9, -15, -2):
-        return Fate.KILLED
+        return PeerFate.KILLED
     if returncode == 0 and status.finished:
-        return Fate.FINISHED
-    return Fate.LEFT if returncode in (0, 130) else Fate.FAILED
+        return PeerFate.FINISHED
+    return PeerFate.LEFT if returncode in (0, 130) else PeerFate.FAILED
 
 
 class PeerReport(_Part):
@@ -61,7 +61,7 @@ class PeerReport(_Part):
     name: str
     key: str
     cohort: str
-    fate: Fate
+    fate: PeerFate
     round: int
     state: str
     rounds_counted: int
@@ -75,7 +75,7 @@ class PeerReport(_Part):
     credits: int
 
     @classmethod
-    def make(cls, name: str, status: PeerStatus, fate: Fate, credits: int) -> "PeerReport":
+    def make(cls, name: str, status: PeerStatus, fate: PeerFate, credits: int) -> "PeerReport":
         """Return the report of a peer whose last status this is."""
         of_status = {field: getattr(status, field) for field in cls.model_fields if field not in ("name", "fate", "credits")}
         return cls(name=name, fate=fate, credits=credits, **of_status)
@@ -196,13 +196,13 @@ def _check_rounds(status: AggregatorStatus) -> Check:
 
 def _check_peers(peers: tuple[PeerReport, ...]) -> Check:
     fates = Counter(peer.fate for peer in peers)
-    passed = fates[Fate.FINISHED] > 0 and not fates[Fate.LATE] and not fates[Fate.FAILED]
+    passed = fates[PeerFate.FINISHED] > 0 and not fates[PeerFate.LATE] and not fates[PeerFate.FAILED]
     detail = ", ".join(f"{count} {fate.value}" for fate, count in fates.items())
     return Check(name="peers ran to the end", passed=passed, detail=detail)
 
 
 def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Check:
-    ended = [peer for peer in peers if peer.fate is Fate.FINISHED]
+    ended = [peer for peer in peers if peer.fate is PeerFate.FINISHED]
     others = [peer.name for peer in ended if peer.state != status.state]
     detail = f"another state at {', '.join(others)}" if others else f"{len(ended)} peers and the log: {status.state[:16]}"
     return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)

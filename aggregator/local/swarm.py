@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from rich import progress
 from rich.console import Console
 
-from manta_swarm.aggregator.local.report import Fate, LedgerReport, PeerReport, Report, fate, make_report
+from manta_swarm.aggregator.local.report import LedgerReport, PeerFate, PeerReport, Report, fate, make_report
 from manta_swarm.aggregator.local.settings import Settings
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.monitor.settings import address_to_show
@@ -99,7 +99,7 @@ class LocalSwarm:
         self._told = told
         self._started_s = time.monotonic()
         self._children: dict[str, Child] = {}
-        self._fates: dict[str, Fate] = {}
+        self._fates: dict[str, PeerFate] = {}
         self._status: AggregatorStatus | None = None
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = os.environ.get("MANTA_CPU_THREADS") or str(max(1, cores // settings.peers))
@@ -188,10 +188,10 @@ class LocalSwarm:
             if returncode is None:
                 continue
             self._fates[name] = fate(returncode, self._peer_status(name))
-            if self._fates[name] is Fate.FAILED:
+            if self._fates[name] is PeerFate.FAILED:
                 raise OwnFault(self._obituary(self._children[name]))
-            if self._fates[name] is not Fate.FINISHED:
-                how = "was killed" if self._fates[name] is Fate.KILLED else "left"
+            if self._fates[name] is not PeerFate.FINISHED:
+                how = "was killed" if self._fates[name] is PeerFate.KILLED else "left"
                 self._console.print(f"{name} {how}; the others go on", highlight=False)
 
     def _peers(self) -> list[str]:
@@ -220,7 +220,7 @@ class LocalSwarm:
             progress.update(self._status.round, len(running), sum(losses) / len(losses) if losses else None)
             if self._status.finished and self._status.settled:
                 return
-            if not running and Fate.FINISHED not in self._fates.values():
+            if not running and PeerFate.FINISHED not in self._fates.values():
                 raise OwnFault(f"no peer is left after round {self._status.round} of {self._status.num_rounds}")
             if self._status.round > seen:
                 seen = self._status.round
@@ -241,7 +241,7 @@ class LocalSwarm:
         while self._running_peers() and time.monotonic() < deadline_s:
             self._tick()
         for name in self._running_peers():
-            self._fates[name] = Fate.LATE
+            self._fates[name] = PeerFate.LATE
 
     def _report(self) -> Report:
         settings, status = self._settings, self._status

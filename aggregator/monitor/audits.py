@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed, Settled, Turn
 from manta_swarm.protocol.manifest import SignedManifest
-from manta_swarm.protocol.reputation import Audit, Fault, Pools, Reputation, Work
+from manta_swarm.protocol.reputation import Audit, Fault, PayableWork, Pools, Reputation
 from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.verdicts import Outcome, Verdict
 from manta_swarm.protocol.verified import Verified
@@ -127,7 +127,7 @@ class Audits:
             self._end_paid()
         return ()
 
-    def paid_at_once(self, round_: int, works: Sequence[Work]) -> None:
+    def paid_at_once(self, round_: int, works: Sequence[PayableWork]) -> None:
         """Take a round of a run without audits."""
         self._open.turn(round_, b"", (), works)
 

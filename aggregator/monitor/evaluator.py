@@ -43,7 +43,7 @@ logger = logging.getLogger("manta.evaluator")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EvaluatedSubnet:
     """A subnet that is evaluated."""
 
     kind: str
@@ -51,7 +51,7 @@ class Subject:
     macs: int
 
 
-class Evaluator:
+class StateEvaluator:
     """Evaluates one run's states."""
 
     def __init__(self, manifest: Manifest, dataset: Dataset, directory: Path) -> None:
@@ -60,7 +60,7 @@ class Evaluator:
         prices = manifest.cost_table()
         random_ones = [space.sample(random.Random(f"{manifest.seed}:report:{index}")) for index in range(_RANDOM)]
         chosen = [("largest", space.largest()), ("smallest", space.smallest()), *(("random", one) for one in random_ones)]
-        self._subjects = [Subject(kind, one, architecture_cost(one.text, prices)) for kind, one in chosen]
+        self._subjects = [EvaluatedSubnet(kind, one, architecture_cost(one.text, prices)) for kind, one in chosen]
         self._dataset = dataset
         self._supernet = build(space)
         self._latencies = [float("inf")] * len(self._subjects)  # the least that was measured of each so far
@@ -144,7 +144,7 @@ def last_evaluated(path: Path) -> int:
     return next((one.round for one in found if one is not None), -1)
 
 
-def evaluate(evaluator: Evaluator, directory: Path, share: float) -> None:
+def evaluate(evaluator: StateEvaluator, directory: Path, share: float) -> None:
     """Evaluate the newest snapshot, rest, and so on for ever.
 
     Raises:
@@ -178,7 +178,7 @@ def work(parent: Parent) -> None:
     directory, share = Path(sys.argv[1]), float(sys.argv[2])
     manifest = read_manifest(directory).open()
     dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
-    evaluate(Evaluator(manifest, dataset, directory), directory, share)
+    evaluate(StateEvaluator(manifest, dataset, directory), directory, share)
 
 
 if __name__ == "__main__":

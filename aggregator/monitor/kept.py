@@ -48,7 +48,7 @@ logger = logging.getLogger("manta.monitor")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptView:
     """A view up to its newest round, in columns: numbers of 64 bits in this computer's order, keys one after the other."""
 
     form: str
@@ -138,7 +138,7 @@ class Keeping:
             return str(error)
         return None
 
-    def _read(self) -> Kept | None:
+    def _read(self) -> KeptView | None:
         """Return what is in the file; None: there is none.
 
         Raises:
@@ -157,7 +157,7 @@ class Keeping:
             raise EncodingError("it is damaged") from error
         if sha256(data) != digest:
             raise EncodingError("it is damaged")
-        kept = unpack(Kept, data, max_bytes=MAX_BYTES)
+        kept = unpack(KeptView, data, max_bytes=MAX_BYTES)
         if (kept.form, kept.run, kept.operator) != (_FORM, self._signed.run, self._operator):
             raise EncodingError("it is of another version, run or operator")
         return kept
@@ -170,14 +170,14 @@ def _read_on(frontier: Frontier, audits: Audits, log: StoredLog, end: int) -> No
             audits.follow(entry)
 
 
-def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
+def _kept_of(view: View, run: bytes, operator: bytes) -> KeptView:
     size, root = view.folded
     peers = list(view.peers.values())
     claims = [claim for peer in peers for claim in peer.newest]
     payouts, founders = _places(claim.payout for claim in claims), _places(claim.founder for claim in claims)
     cohorts = _places(claim.cohort for claim in claims)
     paid = {} if view.manifest.is_audited else view.reputation.paid
-    return Kept(
+    return KeptView(
         form=_FORM,
         run=run,
         operator=operator,
@@ -201,7 +201,7 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
     )
 
 
-def _recall(view: View, kept: Kept, frontier: Frontier, audits: Audits, log: StoredLog) -> None:
+def _recall(view: View, kept: KeptView, frontier: Frontier, audits: Audits, log: StoredLog) -> None:
     """Have a new view take what was kept, its newest round read again.
 
     Raises:
@@ -222,7 +222,7 @@ def _recall(view: View, kept: Kept, frontier: Frontier, audits: Audits, log: Sto
         view.newest = view.table(rounds.newest, log.entries(*view.span(rounds.newest)))
 
 
-def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:
+def _peers_of(kept: KeptView) -> dict[bytes, PeerSeen]:
     keys, cohorts = _keys(kept.peers), json.loads(kept.cohorts)
     payouts, founders = _keys(kept.payouts), _keys(kept.founders)
     lengths = _numbers(kept.claims_kept, len(keys))

@@ -15,7 +15,7 @@ from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from manta_swarm.protocol.records import Round
-from manta_swarm.protocol.reputation import Reputation, Work
+from manta_swarm.protocol.reputation import PayableWork, Reputation
 from manta_swarm.protocol.rewards import TrainingSpec
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Settlement
@@ -188,9 +188,9 @@ class View:
                 self.peers[key].paid(paid.round, amount)
 
 
-def _work(one: ContributionSeen) -> Work:
+def _work(one: ContributionSeen) -> PayableWork:
     """Return what the pay goes by where nothing is audited."""
-    return Work(
+    return PayableWork(
         contribution=one.digest,
         keys=tuple(claim.key for claim in one.claims),
         payouts=tuple(claim.payout for claim in one.claims),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.log.contents import BODIES, SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
 from manta_swarm.aggregator.log.verify import verify_directory
@@ -76,7 +76,7 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, training_sp
             min_exponent=played.min_exponent,
             training_spec=training_spec,
         )
-        entry, found = played.entry, after.outcome
+        entry, found = played.entry, after.table_mean
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
         if (after.mean.root, weights_root(after.weighed), after.blob.root, found.thresholds, found.min_exponent) != said:
             raise StorageError(f"round {round_} does not come to what the log says of it: the log, or this machine, is wrong")
@@ -90,11 +90,11 @@ def parsed_bodies(bodies: Bodies, listed: Sequence[Listed], codec: str, num_weig
     Raises:
         StorageError: one is missing or damaged.
     """
-    kept: dict[bytes, Kept] = {one.header.contribution.digest: one for one in bodies.read(round_)}
+    kept: dict[bytes, StoredContribution] = {one.header.contribution.digest: one for one in bodies.read(round_)}
     return [_body(kept.get(one.contribution), one, codec, num_weights, round_) for one in listed]
 
 
-def _body(kept: Kept | None, listed: Listed, codec: str, num_weights: int, round_: int) -> Body:
+def _body(kept: StoredContribution | None, listed: Listed, codec: str, num_weights: int, round_: int) -> Body:
     if kept is None:
         raise StorageError(f"a body of round {round_} is missing; restore the bodies from a backup")
     try:

@@ -28,7 +28,7 @@ from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.snapshot import load_snapshot, save_snapshot
 from manta_swarm.automl.training.update import State, next_state, state_digest, state_pieces
 from manta_swarm.codec.coding import Body
-from manta_swarm.codec.mean import Outcome, outcome
+from manta_swarm.codec.mean import TableMean, table_mean
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.errors import StorageError, UserError
@@ -147,7 +147,7 @@ class Evaluation:
 class Next:
     """What a table leads to: the mean and the state after it, with their roots."""
 
-    outcome: Outcome
+    table_mean: TableMean
     weighed: tuple[Weighed, ...]  # what each contribution counted with
     mean: Blob
     state: State
@@ -164,7 +164,7 @@ def after_table(
     min_exponent: int,
     training_spec: RunTrainingSpec,
 ) -> Next:
-    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.mean.outcome``.
+    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``codec.mean.table_mean``.
 
     Of each body counts what its contribution is about, as ``training_spec`` says: the part of the weights that its cohort's architecture
     has.
@@ -172,7 +172,7 @@ def after_table(
     table = [one.weighing for one in listed]
     coverage = cache(training_spec.coverage)  # those of one cohort share it
     masks = [coverage(one.round, one.cohort) for one in listed]
-    found = outcome(table, bodies, min_exponents, thresholds, min_exponent, state.parameters.numel(), masks)
+    found = table_mean(table, bodies, min_exponents, thresholds, min_exponent, state.parameters.numel(), masks)
     after = next_state(state, torch.from_numpy(found.mean), training_spec.plan)
     weighed = weighed_in(listed, found.weights, found.clipped)
     return Next(found, weighed, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))

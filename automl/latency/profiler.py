@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manta_swarm.automl.devices import CudaGraphs, Recorded, Recorder, Work
+from manta_swarm.automl.devices import CudaGraphs, DeviceWork, Recorded, Recorder
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Seconds, Stopwatch, Subject, Told
@@ -200,7 +200,7 @@ class Bench:
         recorder = self._recorder
         return self._stopwatch.median_ms(runs if recorder is None else [_recorded(recorder, run) for run in runs], effort, told)
 
-    def _run(self, subject: Part | Architecture) -> Work:
+    def _run(self, subject: Part | Architecture) -> DeviceWork:
         if isinstance(subject, LayerPart):
             shape = (self._batch * subject.shape.views, subject.shape.channels_in, subject.height, subject.width)
             return _Forward(self._ready(plain_layer(subject.shape, subject.layer)), self._input(shape))
@@ -229,7 +229,7 @@ class Bench:
         return self._inputs[shape]
 
 
-def _recorded(recorder: Recorder, work: Work) -> Subject:
+def _recorded(recorder: Recorder, work: DeviceWork) -> Subject:
     """Return a run's recording. One that did nothing would be fast, and so it is compared."""
     expected = work.run().clone()
     recorded = recorder.record(work)

@@ -46,7 +46,7 @@ class LatencyModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyCost:
     """Milliseconds of one run, by a model of a device."""
 
     model: LatencyModel
@@ -72,7 +72,7 @@ class Macs:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class NumWeights:
     """Weights of the architecture's network."""
 
     space: SearchSpace
@@ -86,7 +86,7 @@ class Weights:
 
 def costs_of(space: SearchSpace, model: LatencyModel | None = None) -> tuple[Cost, ...]:
     """Return what architectures of a space cost; latency comes first, where a model of a device is given."""
-    return (*(() if model is None else (Latency(model),)), Macs(space), Weights(space))
+    return (*(() if model is None else (LatencyCost(model),)), Macs(space), NumWeights(space))
 
 
 @dataclass(frozen=True, slots=True)

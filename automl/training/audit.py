@@ -80,7 +80,7 @@ class Needs:
     places: tuple[int, ...]  # of the claims whose own vectors are not there
 
 
-class Brought(Protocol):
+class BroughtForAudit(Protocol):
     """The vectors that were brought, each of N values of float32 with the digest that the records name; None: it is not there."""
 
     def mean(self, step: int) -> Vector | None:
@@ -146,7 +146,9 @@ class Recomputation:
         self._found: dict[int, Judgement] = {}  # by place; who is not in it is good
         self._check_residuals()
 
-    def run(self, brought: Brought, rest: Callable[[], None] = lambda: None, over: Collection[int] = ()) -> Lacks | Needs | Judgements:
+    def run(
+        self, brought: BroughtForAudit, rest: Callable[[], None] = lambda: None, over: Collection[int] = ()
+    ) -> Lacks | Needs | Judgements:
         """Go on as far as what was brought leads; ``rest`` is called after each microbatch.
 
         After ``Lacks`` call it again once more was brought, or take the judgements that it has. After ``Needs`` call it again once the
@@ -173,7 +175,7 @@ class Recomputation:
         """Return what is found where the audit ends here, for a ``reason`` that is nobody's fault: never that anything is good."""
         return self._judgements(NotJudged(reason))
 
-    def _lacks(self, brought: Brought) -> Lacks | None:
+    def _lacks(self, brought: BroughtForAudit) -> Lacks | None:
         means = tuple(step for step in range(self._num_steps) if brought.mean(step) is None)
         claims = self._submission.claims
         residuals = tuple(place for place in self._giving if claims[place].residual and brought.residual(place) is None)
@@ -204,7 +206,7 @@ class Recomputation:
 
     # Steps.
 
-    def _take_step(self, brought: Brought, rest: Callable[[], None], over: Collection[int]) -> Needs | None:
+    def _take_step(self, brought: BroughtForAudit, rest: Callable[[], None], over: Collection[int]) -> Needs | None:
         step, mean = self._step, brought.mean(self._step)
         assert mean is not None
         if self._failed is None:
@@ -234,7 +236,7 @@ class Recomputation:
                 self._find(place, Judged(Outcome.VOID, f"it skipped microbatches that pay less than others, as {skipped} of step {step}"))
         return gradients
 
-    def _fits(self, step: int, mean: Vector, gradients: Mapping[int, StepGradient], brought: Brought) -> bool:
+    def _fits(self, step: int, mean: Vector, gradients: Mapping[int, StepGradient], brought: BroughtForAudit) -> bool:
         """Return whether a step's mean is as near to that of the gradients as an honest one."""
         parts = [gradient.mean for gradient in gradients.values()]
         if self._num_steps == 1:
@@ -247,7 +249,9 @@ class Recomputation:
         rounding = rounding_of(list(zip(shares, parts, strict=True)))
         return self._tolerance.is_honest(mean, expected, list(map(Part, shares, gradients.values())), rounding)
 
-    def _judge_own(self, step: int, own: Mapping[int, Vector | None], gradients: Mapping[int, StepGradient], brought: Brought) -> None:
+    def _judge_own(
+        self, step: int, own: Mapping[int, Vector | None], gradients: Mapping[int, StepGradient], brought: BroughtForAudit
+    ) -> None:
         """Find whose fault it is that a step's mean does not fit."""
         gave: list[Vector] = []
         for place, gradient in gradients.items():
@@ -274,7 +278,7 @@ class Recomputation:
         """Return whether a claim's own vector of a step is the mean itself, as that of whoever trains alone."""
         return self._submission.claims[place].steps[step].vector == self._submission.contribution.steps[step].mean
 
-    def _given(self, learnt: Vector, place: int, brought: Brought) -> Vector:
+    def _given(self, learnt: Vector, place: int, brought: BroughtForAudit) -> Vector:
         """Return what the member at a place has to give of what it learnt: a part of its residual comes with it."""
         residual = brought.residual(place) if self._submission.claims[place].residual else None
         return given(learnt, residual, self._manifest.exchange.residual_percent, self._coverage)
@@ -295,7 +299,7 @@ class Recomputation:
 
     # The body.
 
-    def _judge_body(self, brought: Brought) -> None:
+    def _judge_body(self, brought: BroughtForAudit) -> None:
         """Find whether the body, and the residual that it leaves, follow from what the members gave."""
         submission, codec = self._submission, self._manifest.exchange.codec
         if self._num_steps == 1:  # the step's mean is that of what they gave
@@ -326,7 +330,7 @@ class Recomputation:
             elif not claim.residual:
                 self._is_given(claim.steps[0].vector, place)
 
-    def _given_at_the_end(self, brought: Brought) -> list[Vector] | None:
+    def _given_at_the_end(self, brought: BroughtForAudit) -> list[Vector] | None:
         """Return what each member gave after the last step, in order; None: the claim of one names another vector."""
         learnt, claims = self._local.learnt().numpy(), self._submission.claims
         known: dict[bytes, tuple[Vector, bytes]] = {}  # with its digest, by that of the residual, which who stays together shares

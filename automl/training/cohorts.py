@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from manta_swarm.automl.training.settings import first_min_exponent
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
-from manta_swarm.codec.mean import outcome
+from manta_swarm.codec.mean import table_mean
 from manta_swarm.codec.residuals import covered, given, left_over
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_ROWS, codec_named
@@ -104,7 +104,7 @@ class LocalExchange:
                 residuals[place] = left_over(whole, body, min_exponent)
         if not table:
             return np.zeros(self._num_values, np.float32)
-        found = outcome(table, bodies, [min_exponent] * len(table), self.memory.thresholds, min_exponent, self._num_values, masks)
+        found = table_mean(table, bodies, [min_exponent] * len(table), self.memory.thresholds, min_exponent, self._num_values, masks)
         self.memory = Memory(found.min_exponent, found.thresholds, tuple(residuals))
         return found.mean
 

@@ -49,7 +49,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step on the inputs and targets that lie here: the ``automl.devices.Work`` that is recorded."""
+    """One step on the inputs and targets that lie here: the ``automl.devices.DeviceWork`` that is recorded."""
 
     stepping: Stepping
     inputs: Tensor

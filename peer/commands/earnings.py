@@ -9,7 +9,7 @@ from pathlib import Path
 
 from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, CreditWord
-from manta_swarm.peer.credit.payout_receipts import MANIFEST, Kept, load_manifest, load_payout_receipt
+from manta_swarm.peer.credit.payout_receipts import MANIFEST, KeptCredit, load_manifest, load_payout_receipt
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, RUNS, credit_file, newest_file
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError, RemoteFault, StorageError, UserError
@@ -252,7 +252,7 @@ def _payout_receipts_of(folder: Path, problems: list[str]) -> Iterator[tuple[int
 
 def _word_of(folder: Path, problems: list[str]) -> CreditWord | None:
     try:
-        kept = credit_file(folder).load(Kept)
+        kept = credit_file(folder).load(KeptCredit)
     except StorageError as error:
         problems.append(str(error))
         return None

@@ -17,7 +17,7 @@ from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import CreditWord, ProvenContribution
 from manta_swarm.peer.context import Progress, RunContext
-from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
+from manta_swarm.peer.credit.payout_receipts import KeptCredit, PayoutReceiptFolder
 from manta_swarm.peer.status import is_guilty
 from manta_swarm.peer.store import PAYOUT_RECEIPTS
 from manta_swarm.peer.sync.spot_checker import SHARE
@@ -206,12 +206,12 @@ class Credit:
         if last is not None and round_:
             self._live_status.earned(round_, last, is_checked=samples is not None, samples=samples)
 
-    def _load(self) -> Kept:
+    def _load(self) -> KeptCredit:
         try:
-            return self._store.credit(self._run).load(Kept) or Kept()
+            return self._store.credit(self._run).load(KeptCredit) or KeptCredit()
         except DamagedFile as error:  # the log says it again, and nothing else follows from it
             logger.warning("what was kept of the credit is passed over reason=%s", error)
-            return Kept()
+            return KeptCredit()
 
     def _save(self) -> None:
         try:

@@ -127,7 +127,7 @@ def load_manifest(directory: Path) -> SignedManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCredit:
     """What a peer knows of its credit, as its file keeps it."""
 
     word: tuple[CreditWord, ...] = ()  # the log's newest, at most one; none: it said nothing yet
@@ -139,11 +139,11 @@ class Kept:
         if min(self.checked, self.num_checked) < 0 or len(self.newest) > REMEMBERED or len(self.word) > 1:
             raise ValueError("a credit that cannot be")
 
-    def told(self, word: CreditWord) -> "Kept":
+    def told(self, word: CreditWord) -> "KeptCredit":
         """Return it with what the log says, unless a newer word is there."""
         return self if self.word and word.round < self.word[0].round else replace(self, word=(word,))
 
-    def computed(self, round_: int, earned: int) -> "Kept":
+    def computed(self, round_: int, earned: int) -> "KeptCredit":
         """Return it with what a round paid, computed here; once for each of the newest rounds."""
         if round_ in self.newest:
             return self

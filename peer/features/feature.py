@@ -21,7 +21,7 @@ from manta_swarm.protocol.rounds import CommitRef
 
 if TYPE_CHECKING:
     from manta_swarm.peer.session import Session
-    from manta_swarm.peer.submit.promises import Listed, Outcome
+    from manta_swarm.peer.submit.promises import ClaimListed, FateKnown
 
 Vector = NDArray[np.float32]  # (N,)
 
@@ -73,10 +73,10 @@ class Feature:
     def on_commit(self, entry: Round) -> None:
         """A round's commit is the newest one."""
 
-    def on_listed(self, listed: "Listed") -> None:
+    def on_listed(self, listed: "ClaimListed") -> None:
         """A round has a contribution with a claim of this peer."""
 
-    def on_outcome(self, outcome: "Outcome") -> None:
+    def on_fate(self, event: "FateKnown") -> None:
         """It is known what became of a contribution of this peer."""
 
     async def on_held(self, round_: int, parameters: Tensor, *, is_last: bool) -> None:
@@ -186,15 +186,15 @@ class Features(Feature):
         for one in self._all:
             one.on_commit(entry)
 
-    def on_listed(self, listed: "Listed") -> None:
+    def on_listed(self, listed: "ClaimListed") -> None:
         """See ``Feature``."""
         for one in self._all:
             one.on_listed(listed)
 
-    def on_outcome(self, outcome: "Outcome") -> None:
+    def on_fate(self, event: "FateKnown") -> None:
         """See ``Feature``."""
         for one in self._all:
-            one.on_outcome(outcome)
+            one.on_fate(event)
 
     async def on_held(self, round_: int, parameters: Tensor, *, is_last: bool) -> None:
         """See ``Feature``."""

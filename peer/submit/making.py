@@ -21,7 +21,7 @@ from manta_swarm.codec.residuals import covered, given, left_over, residual_dige
 from manta_swarm.network.blobs import Blob
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.store import KeptResiduals
-from manta_swarm.peer.submit.promises import Known
+from manta_swarm.peer.submit.promises import KnownFates
 from manta_swarm.peer.train.work import ClaimTerms, Learnt, Vector, claim_of
 from manta_swarm.protocol.exchange import codec_named
 from manta_swarm.protocol.listed import is_added
@@ -93,7 +93,7 @@ class Residuals:
         if residual.digest or self._held.digest:
             await self._save(residual)
 
-    async def take(self, known: Known) -> None:
+    async def take(self, known: KnownFates) -> None:
         """Take note of what became of contributions; durable when this returns.
 
         What the listed one leaves is the residual from now on, zeros if that is not known here. Those that come to nothing leave none.

@@ -26,14 +26,14 @@ _REMEMBERED = 64
 logger = logging.getLogger("manta.peer")
 
 
-class Tables(Protocol):
+class CountedContributions(Protocol):
     """Knows what rounds counted (``network.log_client.LogClient``)."""
 
     async def counted(self, round: int) -> ProvenContribution | None:
         """Return the contribution of a committed round that has this peer's claim; None: the log says that it has none."""
 
 
-class Fate(Enum):
+class ContributionFate(Enum):
     """What became of a contribution."""
 
     COUNTED = "counted"  # it is in its table, or its claim is there in the cohort's
@@ -43,10 +43,10 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FateKnown:
     """A contribution of this peer, and what became of it."""
 
-    fate: Fate
+    fate: ContributionFate
     round: int
     signed: SignedWork
     found: ProvenContribution | None = (
@@ -56,11 +56,11 @@ class Outcome:
     @property
     def is_counted(self) -> bool:
         """Whether a table has it."""
-        return self.fate in (Fate.COUNTED, Fate.COUNTED_AFTER_ALL)
+        return self.fate in (ContributionFate.COUNTED, ContributionFate.COUNTED_AFTER_ALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ClaimListed:
     """A round's table has a contribution with a claim of this peer, whoever handed it in."""
 
     round: int
@@ -68,7 +68,7 @@ class Listed:
     base: bytes  # digest of the commit that it stands on
 
 
-PromiseEvent = Listed | Outcome
+PromiseEvent = ClaimListed | FateKnown
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class NewCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFates:
     """What this peer knows by now of its contributions' fate, for the choice of its residual."""
 
     listed: tuple[bytes, int] | None  # the newest one with this peer's claim that came to be known to be in a table, and its round
@@ -102,7 +102,7 @@ class Promises:
     loop.
     """
 
-    def __init__(self, log: Tables) -> None:
+    def __init__(self, log: CountedContributions) -> None:
         """Expect nothing yet; ``log`` is asked for what its news do not bring."""
         self._log = log
         self._expected: dict[int, _Expected] = {}
@@ -114,7 +114,7 @@ class Promises:
         self._events: deque[PromiseEvent] = deque()  # that asking brought
         self._has_events = asyncio.Event()
         self.listed_in = 0  # the newest round whose table is known to have this peer
-        self._listed: tuple[bytes, int] | None = None  # as in ``Known``, since ``take_known``
+        self._listed: tuple[bytes, int] | None = None  # as in ``KnownFates``, since ``take_known``
         self._dropped: deque[bytes] = deque(maxlen=_REMEMBERED)  # as there
 
     # What was found out.
@@ -132,9 +132,9 @@ class Promises:
             await self._has_events.wait()
         return self._events.popleft()
 
-    def take_known(self) -> Known:
+    def take_known(self) -> KnownFates:
         """Return what came to be known since this was called last."""
-        known = Known(self._listed, tuple(self._dropped), not self._expected)
+        known = KnownFates(self._listed, tuple(self._dropped), not self._expected)
         self._listed = None
         self._dropped.clear()
         return known
@@ -176,23 +176,23 @@ class Promises:
 
     def see(self, round_: int, found: ProvenContribution) -> list[PromiseEvent]:
         """Take note of a contribution with this peer's claim that a round is proven to have counted; return what that is."""
-        events: list[PromiseEvent] = [Listed(round_, found.digest, found.contribution.base)]
+        events: list[PromiseEvent] = [ClaimListed(round_, found.digest, found.contribution.base)]
         claims, expected = set(found.contribution.claims), self._expected.get(round_)
         if expected is not None and expected.signed.claim in claims:
             del self._expected[round_]
-            events.append(self._counted(Outcome(Fate.COUNTED, round_, expected.signed, found)))
+            events.append(self._counted(FateKnown(ContributionFate.COUNTED, round_, expected.signed, found)))
         for claim in self._given_up.keys() & claims:
-            events.append(self._counted(Outcome(Fate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
+            events.append(self._counted(FateKnown(ContributionFate.COUNTED_AFTER_ALL, round_, self._given_up.pop(claim), found)))
         return events
 
-    def _counted(self, outcome: Outcome) -> Outcome:
+    def _counted(self, event: FateKnown) -> FateKnown:
         """Remember a contribution that counts, and which one leaves the residual."""
-        signed, found = outcome.signed, outcome.found
+        signed, found = event.signed, event.found
         self._claims.append(signed.claim)
-        if outcome.round >= self.listed_in:  # else a later one has left its residual already
-            self.listed_in = outcome.round
-            self._listed = signed.handed_in.digest if found is None else found.digest, outcome.round
-        return outcome
+        if event.round >= self.listed_in:  # else a later one has left its residual already
+            self.listed_in = event.round
+            self._listed = signed.handed_in.digest if found is None else found.digest, event.round
+        return event
 
     def give_up(self, signed: SignedWork, newest: int) -> None:
         """This peer hands it in no more; others may have it, so it is looked for as long as it may count. ``newest``: the newest round."""
@@ -219,7 +219,7 @@ class Promises:
         """
         is_wondered = base in self._given or any(one.opened.base == base for one in self._given_up.values())
         is_expected = any(one.signed.opened.base == base for one in self._expected.values())
-        is_found = any(isinstance(event, Listed) and event.base == base for event in self._events)
+        is_found = any(isinstance(event, ClaimListed) and event.base == base for event in self._events)
         return is_expected or is_found or (is_wondered and bool(self._wondered))
 
     # Asking.
@@ -274,13 +274,15 @@ class Promises:
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
         signed = expected.signed
-        return Listed(round_, signed.handed_in.digest, signed.opened.base), self._counted(Outcome(Fate.COUNTED, round_, signed))
+        return ClaimListed(round_, signed.handed_in.digest, signed.opened.base), self._counted(
+            FateKnown(ContributionFate.COUNTED, round_, signed)
+        )
 
     def _missed(self, round_: int, *, is_counted: bool) -> Sequence[PromiseEvent]:
         """Return what is found of a round that has not what was expected of it; ``is_counted``: it has other work of this peer."""
         if (expected := self._expected.pop(round_, None)) is None:
             return ()
-        fate = Fate.REPLACED if is_counted and not expected.has_inclusion_promise else Fate.BROKEN
-        if fate is Fate.BROKEN:
+        fate = ContributionFate.REPLACED if is_counted and not expected.has_inclusion_promise else ContributionFate.BROKEN
+        if fate is ContributionFate.BROKEN:
             self._dropped += {expected.signed.header.contribution.digest, expected.signed.handed_in.digest}
-        return (Outcome(fate, round_, expected.signed),)
+        return (FateKnown(fate, round_, expected.signed),)

@@ -21,7 +21,7 @@ from manta_swarm.peer.cohort.cohort import Accepted, CohortSession, Gathered
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.status import LiveStatus
-from manta_swarm.peer.store import Kept
+from manta_swarm.peer.store import KeptContribution
 from manta_swarm.peer.submit.making import (
     Made,
     Own,
@@ -35,7 +35,7 @@ from manta_swarm.peer.submit.making import (
     own_contribution,
     weight_of,
 )
-from manta_swarm.peer.submit.promises import Fate, NewCommit, Outcome
+from manta_swarm.peer.submit.promises import ContributionFate, FateKnown, NewCommit
 from manta_swarm.peer.sync.states import States
 from manta_swarm.peer.train.work import Learnt
 from manta_swarm.protocol.errors import MantaError
@@ -54,7 +54,7 @@ _REMEMBERED = 8  # contributions of a founder, with how long they took
 logger = logging.getLogger("manta.peer")
 
 
-class Result(Enum):
+class HandInResult(Enum):
     """What came of an attempt to hand in."""
 
     DONE = "done"  # the log has it: on its disk, or in a table already
@@ -65,7 +65,7 @@ class Result(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class PromisedBody:
     """A body that is here, of a contribution that was promised: others may have it once the headers of its round are closed."""
 
     contribution: Signed[Contribution]
@@ -77,8 +77,8 @@ class Brought:
 class Attempt:
     """One attempt to hand in."""
 
-    result: Result
-    brought: Brought | None = None
+    result: HandInResult
+    brought: PromisedBody | None = None
     samples_lost: int = 0  # with REFUSED and LEFT
     why: str = ""  # in words, with these
     is_answered: bool = False  # the log itself answered this peer, which sent it what is brought
@@ -144,7 +144,7 @@ class Submitter:
             StorageError: its file is damaged, or the disk refuses.
         """
         context, codec = self._context, self._context.manifest.exchange.codec
-        kept = context.store.signed(context.run).load(Kept)
+        kept = context.store.signed(context.run).load(KeptContribution)
         if kept is None or context.key not in [signed.open().key for signed in kept.header.claims]:
             return  # the person may have a new identity
         blob = Blob.of(body_groups(codec, kept.body, context.num_weights))
@@ -187,7 +187,7 @@ class Submitter:
         await self._residuals.signed(contribution.digest, made.left)
         await self._features.keep(claim.round, claim.base, named_by_claim(claim, learnt.vector, residual.values, own.given))
         kept = context.store.signed(context.run)
-        await asyncio.to_thread(lambda: kept.save(Kept(made.header, made.blob.join())))
+        await asyncio.to_thread(lambda: kept.save(KeptContribution(made.header, made.blob.join())))
         return True
 
     async def _settle_residual(self) -> None:
@@ -233,9 +233,9 @@ class Submitter:
                 return attempt
         if not self.may_go_alone:
             why = "the cohort that they were learnt with did not hand them in"
-            return await self._lose(Result.LEFT, "its cohort fell apart", why)
+            return await self._lose(HandInResult.LEFT, "its cohort fell apart", why)
         if self._machine.stage is not PeerStage.SIGNED:
-            return Attempt(Result.DONE)  # a commit has it meanwhile, or made it too old
+            return Attempt(HandInResult.DONE)  # a commit has it meanwhile, or made it too old
         self._progress.changed.clear()
         return await self._alone(in_hand, signed)
 
@@ -256,13 +256,13 @@ class Submitter:
             logger.info("header refused round=%d reason=%s", round_, error)
             in_hand.refused += 1
             if in_hand.refused < _REFUSED_BEFORE_DROPPED:
-                return Attempt(Result.AGAIN)
-            return await self._lose(Result.REFUSED, "refused by the log", f"the log refuses them ({error})")
+                return Attempt(HandInResult.AGAIN)
+            return await self._lose(HandInResult.REFUSED, "refused by the log", f"the log refuses them ({error})")
         except MantaError as error:  # it is away, or says what no log says
             logger.info("not handed in round=%d reason=%s", round_, error)
-            return Attempt(Result.AWAY)
+            return Attempt(HandInResult.AWAY)
         if answer.status is HandIn.LATER:
-            return Attempt(Result.AGAIN, is_answered=True)
+            return Attempt(HandInResult.AGAIN, is_answered=True)
         return await self._done(signed, answer, in_hand.header.contribution, in_hand.blob)
 
     async def _offer(self, header: Header, blob: Blob) -> HandedIn:
@@ -284,7 +284,7 @@ class Submitter:
             self._machine.listed()
             self._promises.expect(answer.round, signed, is_promised=False)
             self._promises.look()
-            return Attempt(Result.DONE, is_answered=True)
+            return Attempt(HandInResult.DONE, is_answered=True)
         shown, inclusion_promise = answer.signed, answer.inclusion_promise
         assert shown is not None
         assert inclusion_promise is not None
@@ -297,9 +297,9 @@ class Submitter:
         else:
             self._machine.accepted(contribution, inclusion_promise)
         self._progress.lap.mark("hand_in")
-        return Attempt(Result.DONE, None if blob is None else Brought(contribution, shown, blob), is_answered=True)
+        return Attempt(HandInResult.DONE, None if blob is None else PromisedBody(contribution, shown, blob), is_answered=True)
 
-    async def _lose(self, result: Result, kind: str, why: str) -> Attempt:
+    async def _lose(self, result: HandInResult, kind: str, why: str) -> Attempt:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
         await self._residuals.forget()
         signed = self._machine.signed
@@ -389,22 +389,22 @@ class Submitter:
             logger.warning("the founder shows another mean than it names round=%d", opened.round)
 
 
-def show_outcome(live_status: LiveStatus, outcome: Outcome) -> None:
+def show_fate(live_status: LiveStatus, event: FateKnown) -> None:
     """Show what became of a contribution."""
-    samples = outcome.signed.samples
-    if outcome.fate is Fate.BROKEN:
+    samples = event.signed.samples
+    if event.fate is ContributionFate.BROKEN:
         live_status.add(promises_broken=1)
         live_status.say(
-            f"the log gave an inclusion promise for round {outcome.round} and did not keep it: {samples} samples are not in its table"
+            f"the log gave an inclusion promise for round {event.round} and did not keep it: {samples} samples are not in its table"
         )
-    elif outcome.fate is Fate.REPLACED:
+    elif event.fate is ContributionFate.REPLACED:
         live_status.add(samples_lost=samples)
         live_status.say(f"{samples} samples do not count: other work of this peer on the same state does, which its cohort handed in")
-    elif outcome.fate is Fate.COUNTED_AFTER_ALL:
+    elif event.fate is ContributionFate.COUNTED_AFTER_ALL:
         live_status.add(samples_lost=-samples)
-        live_status.say(f"{samples} samples do count after all: the cohort handed them in, for round {outcome.round}")
-    if outcome.is_counted:
-        live_status.counted(outcome.round, samples)
+        live_status.say(f"{samples} samples do count after all: the cohort handed them in, for round {event.round}")
+    if event.is_counted:
+        live_status.counted(event.round, samples)
 
 
 def show_commit(live_status: LiveStatus, commit: NewCommit, dropped: dict[str, int]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from manta_swarm.aggregator.commit.feed import Weights
+from manta_swarm.aggregator.commit.feed import TableWeights
 from manta_swarm.aggregator.commit.timeline import Timeline
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.measures import Measures
@@ -40,7 +40,7 @@ def context_of(
         directory=directory,
         opened=run,
         blob_store=filled_blob_store(log, run.state_keeper),
-        weights=Weights(log, run.bodies, run.state_keeper.num_weights),
+        weights=TableWeights(log, run.bodies, run.state_keeper.num_weights),
         waiting=Waiting(directory, broken),
         settling=settling,
         timeline=Timeline(),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.bodies import StoredContribution
 from manta_swarm.codec.coding import Body, body_groups, encode, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.ledger import Ledger
@@ -39,9 +39,9 @@ class Made:
         return body_groups(self.codec, self.body, self.count)
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> StoredContribution:
         """The same as it is stored."""
-        return Kept(self.header, self.body)
+        return StoredContribution(self.header, self.body)
 
     @property
     def parsed(self) -> Body:

@@ -80,7 +80,7 @@ def everybodys(ledger: Ledger, *, seed: int = 0) -> list[Made]:
 
 def said_of(after: Next) -> dict[str, Any]:
     """Return what a round's entry says of what its table leads to."""
-    found = after.outcome
+    found = after.table_mean
     return {
         "weights": weights_root(after.weighed),
         "mean": after.mean.root,

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.worker import Broken
 from manta_swarm.codec.coding import body_num_bytes
@@ -221,7 +221,7 @@ class SlowDisk:
         self._waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
         loop, append = asyncio.get_running_loop(), service.bodies.append
 
-        def slowly(kept: Sequence[tuple[int, Kept]]) -> None:
+        def slowly(kept: Sequence[tuple[int, StoredContribution]]) -> None:
             self.calls.append(len(kept))
             asyncio.run_coroutine_threadsafe(self._wait(), loop).result(timeout=60)
             append(kept)

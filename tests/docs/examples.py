@@ -19,7 +19,7 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.schedule import Plan, bound_macs
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import Body, body_groups, encode, group_sizes, parse
-from manta_swarm.codec.mean import Outcome, outcome
+from manta_swarm.codec.mean import TableMean, table_mean
 from manta_swarm.codec.residuals import left_over, vector_digest
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.memory import MemoryNetwork
@@ -153,7 +153,7 @@ VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1
 BODIES = [packed_body("int16", vector, min_exponent) for vector, min_exponent in zip(VECTORS, MIN_EXPONENTS, strict=True)]
 PARSED = [parse("int16", data, 4) for data, _ in BODIES]
 WEIGHING = [Weighing(AGES[i], 0, SAMPLES[i]) for i in range(3)]
-OUTCOME: Outcome = outcome(WEIGHING, PARSED, MIN_EXPONENTS, [THRESHOLD], TABLE_MIN_EXPONENT, 4)
+OUTCOME: TableMean = table_mean(WEIGHING, PARSED, MIN_EXPONENTS, [THRESHOLD], TABLE_MIN_EXPONENT, 4)
 WEIGHED = [Weighed(BODIES[i][1], 3 - AGES[i], "cohort-0", OUTCOME.weights[i], OUTCOME.clipped[i]) for i in range(3)]
 ROUND = Round(
     run=RUN,

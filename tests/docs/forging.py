@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.log import credits
 from manta_swarm.aggregator.log.log import Log as StoredLog
 from manta_swarm.aggregator.log.storage import read_manifest
@@ -86,7 +86,7 @@ class Folder:
                 return round_
         raise NotOfThisRun
 
-    def bodies(self, round: int) -> list[Kept]:
+    def bodies(self, round: int) -> list[StoredContribution]:
         """Return a round's contributions as they are kept, in the log's order."""
         size = body_num_bytes(self.manifest.exchange.codec, NUM_WEIGHTS)
         kept = Bodies(self.path / "bodies", body_bytes=size, keep=99).read(round)
@@ -267,7 +267,7 @@ def verdicts_in(entries: Entries) -> list[Signed[Verdict]]:
     return [record for record in map(open_entry, entries) if isinstance(record, Signed) and record.of is Verdict]
 
 
-def rewrite_bodies(folder: Folder, round: int, kept: Sequence[Kept]) -> None:
+def rewrite_bodies(folder: Folder, round: int, kept: Sequence[StoredContribution]) -> None:
     """Store these bodies of a round in the place of its own."""
     (folder.path / bodies_of(round)).unlink()
     Bodies(folder.path / "bodies", body_bytes=len(kept[0].body), keep=99).append([(round, one) for one in kept])

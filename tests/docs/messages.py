@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from manta_swarm.network import wrong_group
 from manta_swarm.peer.features.two_views.views import ID_BYTES
-from manta_swarm.protocol.auditing import Fate
+from manta_swarm.protocol.auditing import WantedFate
 from manta_swarm.protocol.cosignatures import cosign
 from manta_swarm.protocol.encoding import NOT_ENCODED
 from manta_swarm.protocol.private import Measure
@@ -60,7 +60,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # by record, or by module and record; of 
     "Site": {"view": "right"},
     "Taken": {"digests": b""},
     "VectorSummary": {"digests": sha256(b"part"), "norms": bytes(7) + b"\1", "linked": (ONE.public_key,)},
-    "WantedOf": {"fate": int(Fate.BRING)},
+    "WantedOf": {"fate": int(WantedFate.BRING)},
     "exchange.Exchange": vars_of(EXCHANGE),
     "views.Exchange": {"id": b"i" * ID_BYTES},
 }

@@ -19,7 +19,7 @@ from manta_swarm.automl.training.optimizers import outer_step, own_step
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import sort_channels
 from manta_swarm.codec.coding import body_groups, encode, parse
-from manta_swarm.codec.mean import outcome
+from manta_swarm.codec.mean import table_mean
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
 from manta_swarm.protocol.errors import EncodingError
@@ -127,7 +127,7 @@ def mean(name: str, codec: str, rows: list[dict[str, Any]], before: list[Thresho
     data = [encode(codec, np.array(row["vector"], np.float32), each) for row, each in zip(rows, min_exponents, strict=True)]
     count = len(rows[0]["vector"])
     table = [Weighing(row["age"], row["role"], row["samples"], row["unproven"]) for row in rows]
-    found = outcome(table, [parse(codec, each, count) for each in data], min_exponents, before, -19, count)
+    found = table_mean(table, [parse(codec, each, count) for each in data], min_exponents, before, -19, count)
     return {
         "name": name,
         "codec": codec,

@@ -88,7 +88,7 @@ RECORDS = {
 }
 
 PARTS = {  # what fields of records, and methods, have that is no record by itself
-    "manta_swarm.protocol.ballots": "Ballot Vote Kept",
+    "manta_swarm.protocol.ballots": "Ballot Vote KeptUnderBallot",
     "manta_swarm.protocol.cosignatures": "Cosignature",
     "manta_swarm.protocol.reputation": "Fault",
 }

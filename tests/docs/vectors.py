@@ -23,13 +23,13 @@ from manta_swarm.protocol.auditing import (
     Assignment,
     Assignments,
     Candidate,
-    Fate,
     Finding,
     Need,
     Needed,
     Page,
     Placed,
     Wanted,
+    WantedFate,
     WantedOf,
     auditor_of,
     drawn,
@@ -151,7 +151,7 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("SignedAdmissionProof", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),
         ("AskWanted", AskWanted((Placed(1, digest),))),
-        ("Wanted", Wanted((WantedOf(int(Fate.BRING), (sha256(b"mean"),)), WantedOf(int(Fate.NOTHING), ())))),
+        ("Wanted", Wanted((WantedOf(int(WantedFate.BRING), (sha256(b"mean"),)), WantedOf(int(WantedFate.NOTHING), ())))),
         ("Page", Page(digest, sha256(b"\0" * 8), 0, b"\0" * 8)),
         ("AskVector", AskVector(digest, sha256(b"\0" * 8), 0)),
         ("AskAssignments", AskAssignments(7)),
@@ -297,8 +297,8 @@ def whole_rounds(run: WholeRun) -> Iterator[dict[str, Any]]:
             "inclusion_of_last": tree.inclusion_proof(tree.size - 1),
             "consistency_with_round_before": tree.consistency_proof(before),
             "bodies": [one.body for one in committed.handed_in],
-            "weights": after.outcome.weights,
-            "clipped": after.outcome.clipped,
+            "weights": after.table_mean.weights,
+            "clipped": after.table_mean.clipped,
             "mean": after.mean.root,
             "state": after.blob.root,
             "teacher": after.state.teacher,
@@ -309,7 +309,7 @@ def whole_rounds(run: WholeRun) -> Iterator[dict[str, Any]]:
 
 def some_values(committed: Committed) -> list[list[Any]]:
     """Return the values of the first weights of which a round's mean says something."""
-    mean, state = committed.after.outcome.mean, committed.after.state
+    mean, state = committed.after.table_mean.mean, committed.after.state
     vectors = [mean, state.parameters.numpy(), *(moment.numpy() for moment in state.moments)]
     return [[place, *(bytes_of(vector[[place]]) for vector in vectors)] for place in map(int, mean.nonzero()[0][:4])]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.log.log import Log as StoredLog
 from manta_swarm.aggregator.states.state_keeper import Next, Snapshots, after_table
 from manta_swarm.automl.training.coverage import RunTrainingSpec
@@ -53,7 +53,7 @@ class Committed:
     """A round of a run."""
 
     entries: Entries  # all since the round before, its own entry last
-    handed_in: tuple[Kept, ...]  # in the log's order
+    handed_in: tuple[StoredContribution, ...]  # in the log's order
     after: Next
 
 
@@ -73,7 +73,7 @@ class WholeRun:
         assert isinstance(spec, RunTrainingSpec)
         return spec
 
-    def made(self, *members: Identity, seed: int = 0, scale: int = 1, **changes: Any) -> Kept:
+    def made(self, *members: Identity, seed: int = 0, scale: int = 1, **changes: Any) -> StoredContribution:
         """Return what a peer, or a cohort that the first one founds, hands in for the next round, with changes as ``Log.header`` has."""
         ledger = self.log.ledger
         round_ = changes.get("round") or ledger.round + 1
@@ -82,9 +82,9 @@ class WholeRun:
         codec = ledger.manifest.exchange.codec
         body = encode(codec, vector if mask is None else np.where(mask, vector, np.float32(0)), ledger.min_exponent_at(round_ - 1))
         named = {"body": Digest(root(leaf_hash(bytes(group)) for group in body_groups(codec, body, NUM_WEIGHTS))), **changes}
-        return Kept(self.log.cohort(members, **named) if len(members) > 1 else self.log.header(*members, **named), body)
+        return StoredContribution(self.log.cohort(members, **named) if len(members) > 1 else self.log.header(*members, **named), body)
 
-    def commit(self, handed_in: Iterable[Kept], verdicts: Iterable[Signed[Verdict]] = (), **lies: Any) -> None:
+    def commit(self, handed_in: Iterable[StoredContribution], verdicts: Iterable[Signed[Verdict]] = (), **lies: Any) -> None:
         """Append the next round of these; ``lies`` take the place of what is true of it."""
         table = sorted(handed_in, key=lambda one: one.header.contribution.open().founder)
         after = self.after(table)
@@ -92,15 +92,15 @@ class WholeRun:
             "weights": weights_root(after.weighed),
             "mean": after.mean.root,
             "state": after.blob.root,
-            "thresholds": after.outcome.thresholds,
-            "min_exponent": after.outcome.min_exponent,
+            "thresholds": after.table_mean.thresholds,
+            "min_exponent": after.table_mean.min_exponent,
         }
         entries = self.log.round([one.header for one in table], verdicts, **{**said, **lies})
         self.log.append(entries)
         self.rounds.append(Committed(entries, tuple(table), after))
         self.state = after.state
 
-    def after(self, table: Sequence[Kept]) -> Next:
+    def after(self, table: Sequence[StoredContribution]) -> Next:
         """Return what a table of the next round comes to."""
         ledger = self.log.ledger
         listed: Sequence[Listed] = paid_once([ledger.listed(one.header, ledger.round + 1) for one in table])

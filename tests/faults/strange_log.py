@@ -102,11 +102,11 @@ def after_table(self: StateKeeper, *args: Any) -> Next:
     if after.state.round != WRONG_ROUND or WHAT != "wrong-mean":
         return after
     assert self.state is not None
-    mean = after.outcome.mean.copy()
+    mean = after.table_mean.mean.copy()
     mean[7] += 1
     state = next_state(self.state, torch.from_numpy(mean), self.plan)
     print(f"lies round={state.round}", flush=True)
-    return Next(replace(after.outcome, mean=mean), after.weighed, Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
+    return Next(replace(after.table_mean, mean=mean), after.weighed, Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
 
 
 true_after_table = StateKeeper.after_table

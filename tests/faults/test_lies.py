@@ -21,7 +21,7 @@ from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES
 from manta_swarm.aggregator.states.replay import Played
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
-from manta_swarm.codec.mean import outcome
+from manta_swarm.codec.mean import table_mean
 from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network.blobs import METHOD
 from manta_swarm.network.daemon import ask
@@ -318,14 +318,14 @@ def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_
 
         played = await in_a_table_with_others(liar)
         table, bodies = [one.weighing for one in played.listed], kept_bodies(scene, played, count)
-        found = outcome(table, bodies, played.min_exponents, played.thresholds, played.min_exponent, count)
+        found = table_mean(table, bodies, played.min_exponents, played.thresholds, played.min_exponent, count)
         assert (found.thresholds, found.min_exponent) == (played.entry.thresholds, played.entry.min_exponent)
         place = [one.founder for one in played.listed].index(liar.key)
         assert found.clipped[place] < found.weights[place]
         # Without it, everything else as it was, the mean is another by its clipped norm at most.
         part = weights(table)[place] / sum(weights(table))
         without = [zeros_like(body) if at == place else body for at, body in enumerate(bodies)]
-        others = outcome(table, without, played.min_exponents, played.thresholds, played.min_exponent, count)
+        others = table_mean(table, without, played.min_exponents, played.thresholds, played.min_exponent, count)
         moved = np.linalg.norm(found.mean.astype(np.float64) - others.mean.astype(np.float64))
         square = limit_square(table[place], {one.role: one for one in played.thresholds})
         assert square is not None

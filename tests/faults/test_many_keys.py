@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.aggregator.commit.deciding import LoneDecider
-from manta_swarm.aggregator.commit.feed import FeedService, Weights
+from manta_swarm.aggregator.commit.feed import FeedService, TableWeights
 from manta_swarm.aggregator.commit.writing import Leading
 from manta_swarm.aggregator.intake.intake import Intake
 from manta_swarm.aggregator.settings.config import RunConfig
@@ -61,7 +61,7 @@ class Scene:
     intake: Intake
     num_weights: int
     run: OpenedRun
-    weights: Weights
+    weights: TableWeights
 
     def endpoint(self, identity: Identity) -> MemoryEndpoint:
         return self.network.endpoints.get(identity.public_key) or self.network.endpoint(identity.public_key)

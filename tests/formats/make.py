@@ -27,7 +27,7 @@ from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
 from manta_swarm.peer.features.private.noise import Account
-from manta_swarm.peer.store import PAYOUT_RECEIPTS, Kept, KeptResiduals, PeerStore
+from manta_swarm.peer.store import PAYOUT_RECEIPTS, KeptContribution, KeptResiduals, PeerStore
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.payout_receipts import PayoutReceipt
 from manta_swarm.protocol.records import Header, Listing, entry_of, open_entry
@@ -110,7 +110,7 @@ def _peer(folder: Path) -> dict[str, object]:
     payout_receipts.begin(read_manifest(folder.parent / "log"))
     payout_receipts.keep(ROUNDS, payout_receipt)
     store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
-    store.signed(run).save(Kept(header, b"a body"))
+    store.signed(run).save(KeptContribution(header, b"a body"))
     digest = sha256(RESIDUAL.tobytes())
     store.residual(run, digest).write(RESIDUAL.tobytes())
     store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))

@@ -23,8 +23,7 @@ from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.peer.config import load_config
 from manta_swarm.peer.features.private.noise import Account, epsilon_of
-from manta_swarm.peer.store import Kept as SignedWork
-from manta_swarm.peer.store import KeptResiduals, PeerStore
+from manta_swarm.peer.store import KeptContribution, KeptResiduals, PeerStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.versions import PROTOCOL
@@ -78,7 +77,7 @@ def test_signed_work_and_residuals_are_still_there(kept: Kept) -> None:
     assert residuals.held.hex() == kept.expected["residual"]
     assert store.residual(run, residuals.held).read() == make.RESIDUAL.tobytes()
     if kept.is_spoken:
-        signed = store.signed(run).load(SignedWork)
+        signed = store.signed(run).load(KeptContribution)
         assert signed is not None
         assert signed.header.contribution.digest.hex() == kept.expected["signed"]
         signed.header.contribution.open()

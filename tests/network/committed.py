@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manta_swarm.codec.coding import body_groups, encode, parse
-from manta_swarm.codec.mean import Outcome, outcome
+from manta_swarm.codec.mean import TableMean, table_mean
 from manta_swarm.codec.vectors import vector_groups
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.wrong_group import MeanShape, WrongGroup
@@ -36,7 +36,7 @@ class Committed:
     entry: Round
     before: tuple[Round, ...]  # the newest first
     weighed: tuple[Weighed, ...]
-    outcome: Outcome
+    table_mean: TableMean
     bodies: tuple[Blob, ...]
     mean: Blob
 
@@ -118,7 +118,7 @@ def commit(
     masks = [coverage(0, name) for name in names]
     min_exponents = [min_exponents_at[round_ - 1 - age] for age in ages]
     parsed = [parse(codec, blob.join(), NUM_VALUES) for blob in bodies]
-    found = outcome(weighing, parsed, min_exponents, (), min_exponents_at[round_ - 1], NUM_VALUES, masks)
+    found = table_mean(weighing, parsed, min_exponents, (), min_exponents_at[round_ - 1], NUM_VALUES, masks)
     weighed = tuple(
         Weighed(blob.root, round_ - age, name, weight, clipped)
         for blob, age, name, weight, clipped in zip(bodies, ages, names, found.weights, found.clipped, strict=True)

@@ -13,7 +13,7 @@ from manta_swarm.network.asked_members import AskedMembers, Unsettled
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
-from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Question, QuestionFate, Result
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.network.virtual_time import now
@@ -73,7 +73,7 @@ class Members:
             self.asked[identity.public_key] += len(question.architectures)
             results = tuple(map(measure, question.architectures))
             answer = change(Answer(RUN, identity.public_key, question.digest, DATA, results))
-            return pack(EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, identity),)))
+            return pack(EvaluationWord(int(QuestionFate.DONE), "", 0, (Signed.sign(answer, identity),)))
 
         await self.network.endpoint(identity.public_key).serve(METHOD, handle)
 
@@ -188,7 +188,7 @@ async def test_results_of_other_samples_than_those_of_before_are_not_returned() 
 async def test_who_does_not_want_to_is_asked_again_about_the_next_state() -> None:
     members = Members(truth, truth)
     await members.start()
-    await members.say(0, EvaluationWord(int(Fate.NEVER), "it has not got that state any more", 0, ()))
+    await members.say(0, EvaluationWord(int(QuestionFate.NEVER), "it has not got that state any more", 0, ()))
     assert await members.measured() == TRUTH
     assert await members.measured() == TRUTH
     assert members.asked[members.key(0)] == 1
@@ -220,9 +220,9 @@ async def test_one_member_alone_is_taken_at_its_word() -> None:
 async def test_who_stalls_goes_or_does_not_want_holds_nobody_up() -> None:
     members = Members(truth, truth, truth, truth, truth)
     await members.start()
-    await members.say(0, EvaluationWord(int(Fate.HELD), "", 100, ()))
-    await members.say(1, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
-    await members.say(2, EvaluationWord(int(Fate.LATER), "paused", 1000, ()))
+    await members.say(0, EvaluationWord(int(QuestionFate.HELD), "", 100, ()))
+    await members.say(1, EvaluationWord(int(QuestionFate.NEVER), "its person does not want it", 0, ()))
+    await members.say(2, EvaluationWord(int(QuestionFate.LATER), "paused", 1000, ()))
     del members.network.endpoints[members.key(3)]
     members.identities.append(late := Identity(b"\x40" * 32))
     await members.serve(late, truth)
@@ -236,7 +236,7 @@ async def test_where_nobody_measures_that_is_said() -> None:
     members = Members(truth, truth)
     await members.start()
     for place in range(2):
-        await members.say(place, EvaluationWord(int(Fate.NEVER), "its person does not want it", 0, ()))
+        await members.say(place, EvaluationWord(int(QuestionFate.NEVER), "its person does not want it", 0, ()))
     with pytest.raises(Unreachable, match="does not want it"):
         await members.measured()
 

@@ -63,7 +63,7 @@ def test_a_true_group_never_is(name: str) -> None:
 
 def test_the_least_bit_is_enough() -> None:
     right = case("sparse", is_wrong=False)
-    value = right.outcome.mean.copy().view("<u4")
+    value = right.table_mean.mean.copy().view("<u4")
     value[5] ^= 1
     lied = commit(**CASES["sparse"], wrong={5: float(value.view("<f4")[5])})
     assert lied.proof(0).check(shape_of).differs == 1
@@ -114,7 +114,7 @@ def test_parts_that_do_not_belong_together_prove_nothing() -> None:
 
 def test_a_body_that_another_made_of_the_same_values_is_no_body_of_the_table() -> None:
     right = case("sparse", is_wrong=False)
-    values = right.outcome.mean
+    values = right.table_mean.mean
     groups = body_groups("topk-256-4", encode("topk-256-4", values, -30), NUM_VALUES)
     proof = right.proof(0)
     forged = ProvenPiece(bytes(groups[0]), proof.bodies[0].proof)

@@ -19,12 +19,12 @@ from manta_swarm.peer.cohort.cohort_session import Accepted, Gathered
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.features.gateway.service import GatewayService
-from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.features.gateway.work import NOTHING_LENT, LentResidual
 from manta_swarm.peer.features.light.work import Done, LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, GradientAccumulator, Work, claim_of
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord
+from manta_swarm.protocol.light import Lease, LeaseAnswer, LeaseRequest, LightWord, ReturnFate
 from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signed import Signed
@@ -74,7 +74,7 @@ class Gateway:
         self.base = CommitRef.start(self.manifest, self.signed.run)
 
     async def convene(
-        self, base: CommitRef | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
+        self, base: CommitRef | None = None, *, lent: LentResidual = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
     ) -> LeaseSession:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
@@ -164,7 +164,7 @@ class Light:
         """Lease, do, bring back; the gateway has it then."""
         done = self.do(await self.lease(microbatch_ms=microbatch_ms))
         word = await self.give_back(done)
-        assert word.fate == Fate.HELD, word.reason
+        assert word.fate == ReturnFate.HELD, word.reason
         return done
 
 

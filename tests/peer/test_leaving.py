@@ -8,7 +8,7 @@ import pytest
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.shutdown_notices import METHOD, ShutdownNotice
-from manta_swarm.peer.store import Kept
+from manta_swarm.peer.store import KeptContribution
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.rounds import PeerStage
@@ -151,7 +151,7 @@ async def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next
         first.worker.may_go_on.set()
         await until(lambda: first.stage is PeerStage.SIGNED)
         await first.leaves()
-        kept = first.store.signed(scene.log.ledger.run).load(Kept)
+        kept = first.store.signed(scene.log.ledger.run).load(KeptContribution)
         assert kept is not None
         scene.log.come_back()
         again = scene.join(0)
@@ -236,7 +236,7 @@ async def test_what_is_long_past_is_nobodys_loss(scene: Scene) -> None:
 
 async def test_signed_work_of_another_identity_is_left_alone(scene: Scene) -> None:
     first = await left_with_a_promise(scene)
-    kept = first.store.signed(scene.log.ledger.run).load(Kept)
+    kept = first.store.signed(scene.log.ledger.run).load(KeptContribution)
     assert kept is not None
 
     def change(member: Member) -> None:

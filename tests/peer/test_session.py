@@ -12,7 +12,7 @@ import torch
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.peer.context import RunContext
-from manta_swarm.peer.store import Kept
+from manta_swarm.peer.store import KeptContribution
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
 from manta_swarm.protocol.manifest import Recipe
@@ -120,7 +120,7 @@ async def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(scene: 
     answer, stored = scene.log.endpoint.handlers["header"], []
 
     async def look(caller: PublicKey, request: bytes) -> bytes:
-        kept = member.store.signed(scene.log.ledger.run).load(Kept)
+        kept = member.store.signed(scene.log.ledger.run).load(KeptContribution)
         stored.append(kept is not None and pack(kept.header) == request)
         return await answer(caller, request)
 

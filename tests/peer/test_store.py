@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.peer.store import Kept, LastRun, PeerStore
+from manta_swarm.peer.store import KeptContribution, LastRun, PeerStore
 from manta_swarm.protocol.errors import StorageError, UserError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import SignedManifest
@@ -76,24 +76,24 @@ def test_a_spoilt_memory_of_the_last_run_is_none(store: PeerStore, text: str) ->
 
 
 def test_the_newest_signed_work_of_each_run_comes_back_to_the_bit(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(1), BODY))
-    store.signed(RUN).save(Kept(header(2), BODY[1:]))
-    assert PeerStore(store.directory).signed(RUN).load(Kept) == Kept(header(2), BODY[1:])
-    assert store.signed(OTHER_RUN).load(Kept) is None
+    store.signed(RUN).save(KeptContribution(header(1), BODY))
+    store.signed(RUN).save(KeptContribution(header(2), BODY[1:]))
+    assert PeerStore(store.directory).signed(RUN).load(KeptContribution) == KeptContribution(header(2), BODY[1:])
+    assert store.signed(OTHER_RUN).load(KeptContribution) is None
 
 
 def test_a_disk_that_refuses_is_a_storage_error_and_the_older_work_stays(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(1), BODY))
+    store.signed(RUN).save(KeptContribution(header(1), BODY))
     signed_path(store).with_name("signed.part").mkdir()
     with pytest.raises(StorageError, match=r"signed: .*check the disk"):
-        store.signed(RUN).save(Kept(header(2), BODY))
-    assert store.signed(RUN).load(Kept) == Kept(header(1), BODY)
+        store.signed(RUN).save(KeptContribution(header(2), BODY))
+    assert store.signed(RUN).load(KeptContribution) == KeptContribution(header(1), BODY)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "longer", "another header", "another body", "no header"])
 def test_damaged_signed_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
     """Without its signed work the peer would claim a second time for the same base, so the person decides."""
-    store.signed(RUN).save(Kept(header(), BODY))
+    store.signed(RUN).save(KeptContribution(header(), BODY))
     path = signed_path(store)
     data = path.read_bytes()
     key = header().contribution.open().founder
@@ -110,17 +110,17 @@ def test_damaged_signed_work_is_not_passed_over_in_silence(store: PeerStore, dam
     damaged = path.read_bytes()
     assert damaged != data
     with pytest.raises(StorageError, match=r"signed is damaged .*delete the file"):
-        store.signed(RUN).load(Kept)
+        store.signed(RUN).load(KeptContribution)
     assert path.read_bytes() == damaged
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error(store: PeerStore) -> None:
-    store.signed(RUN).save(Kept(header(), BODY))
+    store.signed(RUN).save(KeptContribution(header(), BODY))
     path = signed_path(store)
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError, match=r"signed: .*check the disk"):
-        store.signed(RUN).load(Kept)
+        store.signed(RUN).load(KeptContribution)
 
 
 def test_the_status_is_json_and_whole_at_every_moment(store: PeerStore) -> None:

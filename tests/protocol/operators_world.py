@@ -16,7 +16,7 @@ from manta_swarm.protocol.ballots import (
     Ballot,
     Batch,
     Certificate,
-    Kept,
+    KeptUnderBallot,
     Memory,
     NotNext,
     Outdated,
@@ -59,7 +59,7 @@ class Disk:
     """What survives."""
 
     memory: Memory = field(default_factory=Memory)
-    kept: dict[bytes, Kept] = field(default_factory=dict)
+    kept: dict[bytes, KeptUnderBallot] = field(default_factory=dict)
     entries: tuple[bytes, ...] = ()
     table: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # by round, as the log has it
     newcomer: Newcomer | None = None
@@ -113,7 +113,7 @@ class Operator:
         self.disk.memory = memory
         self.world.may_crash(self)
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptUnderBallot) -> None:
         self.world.may_crash(self)
         self.disk.kept[kept.contribution] = kept
         self.world.may_crash(self)
@@ -183,7 +183,7 @@ class Operator:
             return None
         return "promised", ballot, self.promise()
 
-    def on_ask_keep(self, _sender: int, kept: Kept) -> tuple[Any, ...] | None:
+    def on_ask_keep(self, _sender: int, kept: KeptUnderBallot) -> tuple[Any, ...] | None:
         try:
             self.remember(self.disk.memory.listening_to(kept.ballot))
         except Outdated:
@@ -292,11 +292,11 @@ class Operator:
     def hold(self, writing: Writing, digest: bytes, round_: int) -> None:
         if self.place not in writing.having[digest]:
             self.disk.memory.listening_to(writing.ballot)
-            self.keep(Kept(writing.ballot, writing.since, round_, digest))
+            self.keep(KeptUnderBallot(writing.ballot, writing.since, round_, digest))
             writing.having[digest].add(self.place)
         for place in self.others():
             if place not in writing.having[digest]:
-                self.world.send(self.place, place, "ask_keep", Kept(writing.ballot, writing.since, round_, digest))
+                self.world.send(self.place, place, "ask_keep", KeptUnderBallot(writing.ballot, writing.since, round_, digest))
 
     def hand_in(self, client: int, version: int) -> None:
         """A client brings a contribution, which counts in the round that is open, or in the next while that one is being committed."""
@@ -414,7 +414,7 @@ class Liar(Operator):
         shown = replace(self.promise(), accepted=(Accepted(Ballot(rng.randrange(1, 90), self.key), batch),))
         return "promised", ballot, shown
 
-    def on_ask_keep(self, _sender: int, kept: Kept) -> tuple[Any, ...] | None:
+    def on_ask_keep(self, _sender: int, kept: KeptUnderBallot) -> tuple[Any, ...] | None:
         return "is_kept", kept.ballot, kept.contribution
 
     def on_ask_accept(self, _sender: int, ballot: Ballot, batch: Batch) -> tuple[Any, ...] | None:

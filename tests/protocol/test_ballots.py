@@ -13,7 +13,7 @@ from manta_swarm.protocol.ballots import (
     Batch,
     Certificate,
     Forked,
-    Kept,
+    KeptUnderBallot,
     Memory,
     NotNext,
     Outdated,
@@ -39,11 +39,11 @@ def ballot(term: int, place: int = 0) -> Ballot:
     return Ballot(term, KEYS[place])
 
 
-def taking_over(term: int, *known: Sequence[Accepted | Kept]) -> Takeover:
+def taking_over(term: int, *known: Sequence[Accepted | KeptUnderBallot]) -> Takeover:
     """A writer among three operators, some of which promised to listen to it, and told what they accepted and kept."""
     takeover = Takeover(ballot(term), 3, 2)
     for key, of_one in zip(KEYS, known, strict=False):
-        accepted, kept = (tuple(each for each in of_one if isinstance(each, kind)) for kind in (Accepted, Kept))
+        accepted, kept = (tuple(each for each in of_one if isinstance(each, kind)) for kind in (Accepted, KeptUnderBallot))
         takeover.add(key, Promise(0, accepted, kept))  # type: ignore[arg-type]
     return takeover
 
@@ -83,20 +83,20 @@ def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_o
 def test_what_was_accepted_before_a_later_writer_kept_inclusion_promises_is_not_proposed_again() -> None:
     """That writer had a quorum's word that nothing was decided; proposing it now would leave its inclusion promises out of their round."""
     batch, digest = batch_of(b"a"), sha256(b"inclusion_promise")
-    assert taking_over(3, [Accepted(ballot(1), batch)], [Kept(ballot(2, 1), 0, 1, digest)]).to_propose() is None
+    assert taking_over(3, [Accepted(ballot(1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 1, digest)]).to_propose() is None
     # What was kept by the writer of the batch, or one before it, says nothing against it;
-    assert taking_over(3, [Accepted(ballot(2, 1), batch)], [Kept(ballot(2, 1), 0, 2, digest)]).to_propose() == batch
+    assert taking_over(3, [Accepted(ballot(2, 1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 2, digest)]).to_propose() == batch
     # nor what was kept by a writer that began after this batch: it was decided, and this one missed that.
-    assert taking_over(5, [Accepted(ballot(2, 1), batch), Kept(ballot(3), 1, 2, digest)], []).to_propose() == batch
+    assert taking_over(5, [Accepted(ballot(2, 1), batch), KeptUnderBallot(ballot(3), 1, 2, digest)], []).to_propose() == batch
 
 
 def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first() -> None:
-    old, new = Kept(ballot(1), 0, 1, contribution(0, 0)), Kept(ballot(2, 1), 0, 1, contribution(0, 1))
+    old, new = KeptUnderBallot(ballot(1), 0, 1, contribution(0, 0)), KeptUnderBallot(ballot(2, 1), 0, 1, contribution(0, 1))
     assert taking_over(3, [old], [new]).kept() == [(new, (KEYS[1],)), (old, (KEYS[0],))]
 
 
 def test_a_contribution_that_writers_kept_for_two_rounds_counts_in_that_of_the_newest_ballot() -> None:
-    older, newer = Kept(ballot(2), 0, 3, contribution(0, 12)), Kept(ballot(4), 0, 2, contribution(0, 12))
+    older, newer = KeptUnderBallot(ballot(2), 0, 3, contribution(0, 12)), KeptUnderBallot(ballot(4), 0, 2, contribution(0, 12))
     assert taking_over(7, [newer], [older]).kept() == [(newer, (KEYS[0],))]
 
 

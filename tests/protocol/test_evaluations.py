@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from manta_swarm.protocol import evaluations
 from manta_swarm.protocol.encoding import encode, pack, to_value, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
-from manta_swarm.protocol.evaluations import Answer, EvaluationWord, Fate, Question, Result, checked, difference
+from manta_swarm.protocol.evaluations import Answer, EvaluationWord, Question, QuestionFate, Result, checked, difference
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 
@@ -47,7 +47,7 @@ def test_the_largest_answer_fits_its_bound() -> None:
     largest = _result(array("i", [evaluations.MAX_LOSS]) * evaluations.MAX_SAMPLES, (5,), (2**39,) * evaluations.MAX_FIGURES)
     answer = Answer(RUN, PEER.public_key, QUESTION.digest, DATA, (largest,) * evaluations.MAX_ARCHITECTURES)
     assert len(pack(answer)) <= evaluations.MAX_ANSWER_BYTES
-    word = EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, PEER),))
+    word = EvaluationWord(int(QuestionFate.DONE), "", 0, (Signed.sign(answer, PEER),))
     assert len(pack(word)) <= evaluations.MAX_WORD_BYTES
     longest = replace(QUESTION, architectures=tuple(chr(97 + place) * 400 for place in range(evaluations.MAX_ARCHITECTURES)))
     assert len(pack(longest)) <= evaluations.MAX_QUESTION_BYTES
@@ -99,10 +99,10 @@ def test_a_word_without_its_meaning_is_refused() -> None:
     signed = Signed.sign(ANSWER, PEER)
     for fields in (
         (7, "", 0, ()),
-        (int(Fate.DONE), "", 0, ()),
-        (int(Fate.HELD), "", 0, (signed,)),
-        (int(Fate.LATER), "a\nb", 0, ()),
-        (int(Fate.HELD), "", -1, ()),
+        (int(QuestionFate.DONE), "", 0, ()),
+        (int(QuestionFate.HELD), "", 0, (signed,)),
+        (int(QuestionFate.LATER), "a\nb", 0, ()),
+        (int(QuestionFate.HELD), "", -1, ()),
     ):
         with pytest.raises(ValueError, match=r"word|reason"):
             EvaluationWord(*fields)

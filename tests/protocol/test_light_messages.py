@@ -11,12 +11,12 @@ from manta_swarm.protocol.light import (
     MAX_LEASE_BYTES,
     MAX_REQUEST_BYTES,
     MAX_WORD_BYTES,
-    Fate,
     Lease,
     LeaseAnswer,
     LeaseRequest,
     LightReturn,
     LightWord,
+    ReturnFate,
     max_return_bytes,
 )
 from manta_swarm.protocol.records import Claim, Contribution, InclusionPromise
@@ -83,18 +83,18 @@ def test_a_request_of_values_that_cannot_be_is_none(change: dict[str, Any]) -> N
 
 def test_a_word_has_the_inclusion_promise_exactly_if_the_log_has_the_claim() -> None:
     contribution, inclusion_promise = Signed(Contribution, b"c" * 4000, b"s" * 64), Signed(InclusionPromise, b"t" * 100, b"s" * 64)
-    taken = LightWord(int(Fate.TAKEN), "", (contribution,), (inclusion_promise,), 0)
+    taken = LightWord(int(ReturnFate.TAKEN), "", (contribution,), (inclusion_promise,), 0)
     assert unpack(LightWord, pack(taken), max_bytes=MAX_WORD_BYTES) == taken
     for wrong in (
-        (Fate.HELD, (contribution,), (inclusion_promise,)),
-        (Fate.TAKEN, (), ()),
-        (Fate.LOST, (), (inclusion_promise,)),
+        (ReturnFate.HELD, (contribution,), (inclusion_promise,)),
+        (ReturnFate.TAKEN, (), ()),
+        (ReturnFate.LOST, (), (inclusion_promise,)),
         (3, (), ()),
     ):
         with pytest.raises(ValueError, match="without its meaning"):
             LightWord(int(wrong[0]), "", wrong[1], wrong[2], 0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be shown"):
-        LightWord(int(Fate.LOST), "two\nlines", (), (), 0)
+        LightWord(int(ReturnFate.LOST), "two\nlines", (), (), 0)
 
 
 def test_a_return_is_named_by_all_of_it_and_bounded() -> None:

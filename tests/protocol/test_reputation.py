@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from manta_swarm.protocol.errors import LedgerError
-from manta_swarm.protocol.reputation import FALSE, WITHHELD, Pools, Reputation, Work
+from manta_swarm.protocol.reputation import FALSE, WITHHELD, PayableWork, Pools, Reputation
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 
@@ -38,10 +38,10 @@ class Rounds:
             self.turn(*first)
         self.turns(more)
 
-    def works(self, *contributions: Sequence[bytes], accounts: dict[bytes, bytes] | None = None) -> tuple[Work, ...]:
+    def works(self, *contributions: Sequence[bytes], accounts: dict[bytes, bytes] | None = None) -> tuple[PayableWork, ...]:
         round_ = self.reputation.round + 1
         return tuple(
-            Work(
+            PayableWork(
                 sha256(b"%d" % round_ + b"".join(keys)),
                 tuple(keys),
                 tuple((accounts or {}).get(key, key) for key in keys),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.protocol.auditing import Candidate, drawn
-from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.reputation import PayableWork, Pools, Reputation
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
 from tests.protocol import audit_model
@@ -92,9 +92,9 @@ class Paired(Economy):
             self._judge(now, len(table), rng)
         return self
 
-    def _work(self, handed: Any) -> Work:
+    def _work(self, handed: Any) -> PayableWork:
         keys = tuple(key_of(claim.key) for claim in handed.contribution.claims)
-        return Work(digest_of(handed), keys, keys, (1,) * len(keys), len(keys), handed.was_proven)
+        return PayableWork(digest_of(handed), keys, keys, (1,) * len(keys), len(keys), handed.was_proven)
 
     def _draw_as_protocol(self, beacon: bytes, table: Sequence[Any]) -> None:
         assert self.fold.rules is not None

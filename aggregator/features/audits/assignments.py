@@ -8,7 +8,7 @@ says nothing for some rounds, the named auditor does without.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from manta_swarm.aggregator.features.audits.brought import Brought, Facts
+from manta_swarm.aggregator.features.audits.brought import BroughtVectors, Facts
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Endpoint
@@ -52,7 +52,7 @@ class _Left:
 class AssignmentsService:
     """Assigns audits on behalf of one operator. It leaves verdicts to ``aggregator.intake.verdicts``."""
 
-    def __init__(self, brought: Brought, facts: Facts, faults: Faults) -> None:
+    def __init__(self, brought: BroughtVectors, facts: Facts, faults: Faults) -> None:
         """Know of no auditor; ``serve`` answers from then on.
 
         Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.features.audits.assignments import AssignmentsService
-from manta_swarm.aggregator.features.audits.brought import Brought
+from manta_swarm.aggregator.features.audits.brought import BroughtVectors
 from manta_swarm.aggregator.features.audits.facts import LogFacts
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.status import AuditCounts
@@ -48,7 +48,7 @@ class _Kept:
 class Lending:
     """Lends states and bodies of one operator to auditors; implements ``network.blobs.Lender``."""
 
-    def __init__(self, context: RunContext, brought: Brought) -> None:
+    def __init__(self, context: RunContext, brought: BroughtVectors) -> None:
         """Read states, and bodies of contributions that ``brought`` opened lately."""
         self._context = context
         self._brought = brought
@@ -108,7 +108,7 @@ class Audits(Feature):
         self._context = context
         self._facts = LogFacts(context.log)
         self.faults = Faults(context.clock)
-        self.brought = Brought(
+        self.brought = BroughtVectors(
             context.directory, self._facts, num_weights=context.num_weights, max_bytes=max_bytes, faults=self.faults, clock=context.clock
         )
         self.assignments = AssignmentsService(self.brought, self._facts, self.faults)

@@ -28,10 +28,10 @@ from manta_swarm.protocol.auditing import (
     PAGE_BYTES,
     WANTED,
     AskWanted,
-    Fate,
     Page,
     Placed,
     Wanted,
+    WantedFate,
     WantedOf,
     vectors_of,
 )
@@ -105,7 +105,7 @@ class Facts(Protocol):
         """Return of each claim whether the residual that it names was left to its key (``protocol.listed.was_left``)."""
 
 
-class Brought:
+class BroughtVectors:
     """Keeps for one operator what peers bring of audited contributions."""
 
     def __init__(
@@ -244,13 +244,13 @@ class Brought:
 
     async def _wanted(self, caller: PublicKey, placed: Placed) -> WantedOf:
         if placed.round >= self._facts.reputation.round:
-            return WantedOf(int(Fate.LATER), ())
+            return WantedOf(int(WantedFate.LATER), ())
         audit = self.audit_of(placed.contribution)
         if audit is None:
-            return WantedOf(int(Fate.NOTHING), ())
+            return WantedOf(int(WantedFate.NOTHING), ())
         self._check_theirs(caller, audit)
         lacking = (await self.lacking(audit))[:MAX_WANTED]
-        return WantedOf(int(Fate.BRING if lacking else Fate.HELD), tuple(lacking))
+        return WantedOf(int(WantedFate.BRING if lacking else WantedFate.HELD), tuple(lacking))
 
     async def _on_bring(self, caller: PublicKey, request: bytes) -> bytes:
         with self._held_to_account(caller):

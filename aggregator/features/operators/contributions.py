@@ -13,7 +13,7 @@ from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import Body, body_groups, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.ballots import Batch, Kept
+from manta_swarm.protocol.ballots import Batch, KeptUnderBallot
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed
@@ -58,7 +58,7 @@ class Contributions:
         self.max_lent_bytes = body_bytes + 2 * MAX_HEADER_BYTES
         self.held = self._read()
 
-    def _read(self) -> dict[bytes, tuple[Kept, bodies.Kept]]:
+    def _read(self) -> dict[bytes, tuple[KeptUnderBallot, bodies.StoredContribution]]:
         """Return the contributions for rounds that the log does not have, as they are on the disk; no file there has a torn end then."""
         kept = {one.contribution: one for one in self._store.kept}
         held = {}
@@ -74,7 +74,7 @@ class Contributions:
         held = self.held.get(digest)
         return None if held is None else held[1].pack()
 
-    async def borrowed(self, key: PublicKey, digest: bytes) -> bodies.Kept:
+    async def borrowed(self, key: PublicKey, digest: bytes) -> bodies.StoredContribution:
         """Return the contribution with this digest, which the operator ``key`` lends; whether its body is what it says is not checked.
 
         Raises:
@@ -83,9 +83,9 @@ class Contributions:
         """
         return contribution_from(await borrow(self._endpoint, key, digest, self.max_lent_bytes), digest, self._body_bytes)
 
-    async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
+    async def of_table(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.StoredContribution]:
         """Return the contributions of a table, those that lack got from the leader; all of them are on the disk then."""
-        found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
+        found, lacking = list[bodies.StoredContribution](), list[tuple[int, bodies.StoredContribution]]()
         for digest in [one.contribution for one in listed]:
             held = self.held.get(digest)
             if held is None:
@@ -98,7 +98,7 @@ class Contributions:
             await self._disk.do(self._bodies.append, lacking)
         return found
 
-    async def keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+    async def keep(self, contributions: Sequence[tuple[KeptUnderBallot, bodies.StoredContribution]]) -> None:
         """Store contributions; they are on the disk, and so is for which ballot, when this returns.
 
         Raises:
@@ -107,7 +107,7 @@ class Contributions:
         """
         await self._disk.do(self._keep, contributions)
 
-    def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+    def _keep(self, contributions: Sequence[tuple[KeptUnderBallot, bodies.StoredContribution]]) -> None:
         for kept, _ in contributions:
             self._store.remember(self._store.memory.listening_to(kept.ballot))
         new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
@@ -121,11 +121,11 @@ class Contributions:
         self.held = {digest: one for digest, one in self.held.items() if one[0].round > round_}
         self._store.forget(round_)
 
-    def _has(self, kept: Kept) -> bool:
+    def _has(self, kept: KeptUnderBallot) -> bool:
         held = self.held.get(kept.contribution)
         return held is not None and held[0].round == kept.round
 
-    async def found(self, kept: Kept, sources: Sequence[PublicKey]) -> bodies.Kept | None:
+    async def found(self, kept: KeptUnderBallot, sources: Sequence[PublicKey]) -> bodies.StoredContribution | None:
         """Return a contribution that is here, or that one of ``sources`` gives; None: nobody does."""
         held = self.held.get(kept.contribution)
         if held is not None:
@@ -178,7 +178,13 @@ class Replays:
         entry = ledger.newest
         assert entry is not None
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
-        if (after.mean.root, weights_root(after.weighed), after.blob.root, after.outcome.thresholds, after.outcome.min_exponent) != said:
+        if (
+            after.mean.root,
+            weights_root(after.weighed),
+            after.blob.root,
+            after.table_mean.thresholds,
+            after.table_mean.min_exponent,
+        ) != said:
             raise EncodingError(f"round {entry.round} does not come to what its leader says")
         self.know(batch, after, blobs)
 
@@ -207,7 +213,7 @@ class Replays:
             raise LedgerError("a batch is at most one round, and ends with it")
         return ledger
 
-    def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.Kept]) -> tuple[list[Blob], list[Body]]:
+    def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.StoredContribution]) -> tuple[list[Blob], list[Body]]:
         blobs, parsed = [], []
         for one, kept in zip(listed, found, strict=True):
             blob = Blob.of(body_groups(self._codec, kept.body, self._state_keeper.num_weights))

@@ -31,7 +31,7 @@ from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Busy, Refused
-from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
+from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, KeptUnderBallot, Outdated, Promise, Takeover, Vote, Voting
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, StorageError, Unreachable
@@ -80,7 +80,7 @@ class Leader:
 
     # Taking over.
 
-    async def take_over(self) -> list[tuple[Kept, bodies.Kept]]:
+    async def take_over(self) -> list[tuple[KeptUnderBallot, bodies.StoredContribution]]:
         """Have all that was decided, or has an inclusion promise; return the contributions for the rounds to come, kept by a quorum.
 
         Of some that exclude each other the first one counts. ``beat`` has to run beside it.
@@ -131,7 +131,7 @@ class Leader:
         self._since = own_operator.log.head.size
         return await self._taken_up(takeover)
 
-    async def _taken_up(self, takeover: Takeover) -> list[tuple[Kept, bodies.Kept]]:
+    async def _taken_up(self, takeover: Takeover) -> list[tuple[KeptUnderBallot, bodies.StoredContribution]]:
         """Get the contributions that lack here, and have all of them kept under this ballot."""
         own_operator = self._own_operator
         found = []
@@ -140,7 +140,7 @@ class Leader:
                 continue
             stored = await own_operator.contributions.found(kept, [PublicKey(key) for key in holders if key != own_operator.key])
             if stored is not None:
-                found.append((Kept(self.ballot, self._since, kept.round, kept.contribution), stored))
+                found.append((KeptUnderBallot(self.ballot, self._since, kept.round, kept.contribution), stored))
             elif takeover.may_have_inclusion_promise(holders):
                 raise Unreachable("who keeps a contribution that may have an inclusion promise does not give it")
         if found:
@@ -149,7 +149,7 @@ class Leader:
 
     # Contributions.
 
-    async def store(self, contributions: Sequence[tuple[int, bodies.Kept]]) -> None:
+    async def store(self, contributions: Sequence[tuple[int, bodies.StoredContribution]]) -> None:
         """Return once contributions, each with the round that it counts in, are on a quorum's disks.
 
         Raises:
@@ -157,14 +157,15 @@ class Leader:
             StorageError: the disk failed.
         """
         kept = [
-            (Kept(self.ballot, self._since, round_, bytes(stored.header.contribution.digest)), stored) for round_, stored in contributions
+            (KeptUnderBallot(self.ballot, self._since, round_, bytes(stored.header.contribution.digest)), stored)
+            for round_, stored in contributions
         ]
         try:
             await self._while_it_lasts(self._keep(kept))
         except (Deposed, Outdated) as error:
             raise NotTaken("another operator writes now: hand it in again") from error
 
-    async def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+    async def _keep(self, contributions: Sequence[tuple[KeptUnderBallot, bodies.StoredContribution]]) -> None:
         own_operator = self._own_operator
         await own_operator.contributions.keep(contributions)
         done = {own_operator.key}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from manta_swarm.aggregator.intake.bodies import Kept
+from manta_swarm.aggregator.intake.bodies import StoredContribution
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.encoding import pack, unpack
@@ -114,13 +114,13 @@ def entries_from(data: bytes) -> tuple[bytes, ...]:
     return tuple(entries)
 
 
-def contribution_from(data: bytes, digest: bytes, body_bytes: int) -> Kept:
+def contribution_from(data: bytes, digest: bytes, body_bytes: int) -> StoredContribution:
     """Return the contribution with this digest that was lent; whether its body is what it says is not checked.
 
     Raises:
         EncodingError: it is another one, or none.
     """
-    kept = Kept.unpack(data, body_bytes)
+    kept = StoredContribution.unpack(data, body_bytes)
     if kept.header.contribution.digest != digest:
         raise EncodingError("another contribution than was asked for")
     return kept

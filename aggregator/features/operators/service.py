@@ -25,7 +25,7 @@ from manta_swarm.aggregator.features.operators.lending import (
 from manta_swarm.aggregator.features.operators.own_operator import Offer, OwnOperator
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, WAITING, AskVerdicts, AskWaiting
 from manta_swarm.network.rpc import Endpoint, Handler
-from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept, Outdated
+from manta_swarm.protocol.ballots import MAX_KEPT, Ballot, Certificate, KeptUnderBallot, Outdated
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
 from manta_swarm.protocol.notes import MAX_NOTE_BYTES
@@ -56,7 +56,7 @@ class Promised:
     later: int
     note: str  # of its log's head, which counts where the log is not empty
     accepted: tuple[Offer, ...]  # at most one
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptUnderBallot, ...]
 
     def __post_init__(self) -> None:
         if self.later < 0 or len(self.note) > MAX_NOTE_BYTES or len(self.accepted) > 1 or len(self.kept) > MAX_KEPT:
@@ -67,7 +67,7 @@ class Promised:
 class AskKeep:
     """Asks to keep contributions, each lent under its digest; the answer, empty, comes once they are on the disk."""
 
-    kept: tuple[Kept, ...]  # under one ballot
+    kept: tuple[KeptUnderBallot, ...]  # under one ballot
 
     def __post_init__(self) -> None:
         if not 0 < len(self.kept) <= MAX_KEPT or len({each.ballot for each in self.kept}) > 1:

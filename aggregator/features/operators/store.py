@@ -1,7 +1,7 @@
 """What an operator may never forget, on its disk: what it promised, accepted and signed, and for whom it keeps contributions.
 
 DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
-DIR/operators/kept     packed ``protocol.ballots.Kept`` of the rounds that the log does not have; the contributions are in DIR/bodies
+DIR/operators/kept     packed ``protocol.ballots.KeptUnderBallot`` of rounds that the log does not have; contributions are in DIR/bodies
 DIR/operators/newcomer a packed ``protocol.operators.Newcomer``, until this operator takes part
 
 Each file is replaced before the answer that it is about leaves.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.protocol.ballots import MAX_KEPT, Kept, Memory
+from manta_swarm.protocol.ballots import MAX_KEPT, KeptUnderBallot, Memory
 from manta_swarm.protocol.operators import Newcomer
 from manta_swarm.runtime.atomic_file import AtomicFile
 
@@ -22,7 +22,7 @@ _REMEDY = "this operator may not go on with it; see docs/operators.md"
 
 @dataclass(frozen=True, slots=True)
 class _AllKept:
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptUnderBallot, ...]
 
     def __post_init__(self) -> None:
         if len(self.kept) > MAX_KEPT:
@@ -46,7 +46,7 @@ class Store:
         self.newcomer = self._newcomer.load(Newcomer)
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptUnderBallot, ...]:
         """All that is kept."""
         return tuple(self._kept.values())
 
@@ -61,7 +61,7 @@ class Store:
         self._memory.save(memory)
         self.memory = memory
 
-    def keep(self, kept: Iterable[Kept]) -> None:
+    def keep(self, kept: Iterable[KeptUnderBallot]) -> None:
         """Note what is kept, beside what was before; durable when this returns.
 
         Raises:
@@ -100,6 +100,6 @@ class Store:
         self._newcomer.remove()
         self.newcomer = None
 
-    def _write(self, kept: dict[bytes, Kept]) -> None:
+    def _write(self, kept: dict[bytes, KeptUnderBallot]) -> None:
         self._kept_file.save(_AllKept(tuple(kept.values())))
         self._kept = kept

@@ -24,10 +24,10 @@ from manta_swarm.protocol.auditing import (
     PAGE_BYTES,
     WANTED,
     AskWanted,
-    Fate,
     Page,
     Placed,
     Wanted,
+    WantedFate,
     WantedOf,
 )
 from manta_swarm.protocol.encoding import pack, unpack
@@ -224,7 +224,7 @@ class Bringing:
         """Do what an operator said; return whether it knew all of these contributions' fates, and took what it wants."""
         is_done = True
         for one, wanted in zip(some, answers, strict=True):
-            if wanted.fate == Fate.NOTHING:
+            if wanted.fate == WantedFate.NOTHING:
                 said = self._nothing.setdefault(one.placed.contribution, set())
                 said.add(operator)
                 if len(said) >= self._line.operators.quorum and not self._progress.is_looking_for(one.base):
@@ -233,7 +233,7 @@ class Bringing:
                 self._wanted.add(one.placed.contribution)
             for digest in wanted.vectors:
                 is_done &= await self._bring(operator, one, digest)
-            is_done &= wanted.fate != Fate.LATER
+            is_done &= wanted.fate != WantedFate.LATER
         return is_done
 
     async def _bring(self, operator: PublicKey, one: _Open, digest: bytes) -> bool:

@@ -23,7 +23,7 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.audit.bringing import Bringing
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.store import VECTORS
-from manta_swarm.peer.submit.promises import Listed
+from manta_swarm.peer.submit.promises import ClaimListed
 from manta_swarm.protocol.errors import RemoteFault, StorageError
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.footprint import most_vectors_bytes, vectors_rounds
@@ -110,7 +110,7 @@ class Evidence(Feature):
         except StorageError as error:
             logger.error("a contribution is not written down for audits reason=%s", error)
 
-    def on_listed(self, listed: Listed) -> None:
+    def on_listed(self, listed: ClaimListed) -> None:
         """A round has a contribution with a claim of this peer."""
         self._bringing.found(listed.round, listed.contribution, listed.base)
 

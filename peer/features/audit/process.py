@@ -28,7 +28,7 @@ from manta_swarm.runtime.line import MAX_REASON, Beat, Parent, be_child
 
 @dataclass(frozen=True, slots=True)
 class FetchedVectors:
-    """The vectors of a contribution in a folder; implements ``automl.training.audit.Brought``."""
+    """The vectors of a contribution in a folder; implements ``automl.training.audit.BroughtForAudit``."""
 
     folder: Path
     round: int

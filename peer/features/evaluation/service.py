@@ -19,7 +19,7 @@ from manta_swarm.network.rpc import Endpoint
 from manta_swarm.peer.features.evaluation.measurer import Measured
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Question, QuestionFate, Result
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.runtime.child import ChildLost
@@ -123,12 +123,12 @@ class EvaluationService:
         """Work at most so many hundredths of the time, and no more than microbatches may; with 0 answer nobody."""
         self._child.limit(share, duty)
         if not self._child.share:
-            self._end_all(_word(Fate.NEVER, NOT_WANTED))
+            self._end_all(_word(QuestionFate.NEVER, NOT_WANTED))
 
     def pause(self) -> None:
         """Measure nothing, and have no process, until ``resume``."""
         self._child.pause()
-        self._end_all(_word(Fate.LATER, PAUSED, _LATER_MS))
+        self._end_all(_word(QuestionFate.LATER, PAUSED, _LATER_MS))
 
     def resume(self) -> None:
         """Go on."""
@@ -158,20 +158,20 @@ class EvaluationService:
         job = found
         job.asked_s = asyncio.get_running_loop().time()
         await wait_within(job.done, timeouts.EVALUATION_HELD_S)
-        return pack(job.word or EvaluationWord(int(Fate.HELD), "", 0, ()))
+        return pack(job.word or EvaluationWord(int(QuestionFate.HELD), "", 0, ()))
 
     def _taken(self, caller: PublicKey, question: Question) -> "_Job | EvaluationWord":
         """Return the work that a new question is, or why it is none."""
         refusal = self._why_never(question)
         if refusal:
-            return _word(Fate.NEVER, refusal)
+            return _word(QuestionFate.NEVER, refusal)
         if self._child.is_paused:
-            return _word(Fate.LATER, PAUSED, _LATER_MS)
+            return _word(QuestionFate.LATER, PAUSED, _LATER_MS)
         for other in list(self._jobs.values()):  # who asks anew has given up what it asked before
             if other.caller == caller:
-                self._end(other, _word(Fate.LATER, "another question came after it", _SOON_MS))
+                self._end(other, _word(QuestionFate.LATER, "another question came after it", _SOON_MS))
         if len(self._jobs) >= MAX_OPEN:
-            return _word(Fate.LATER, "it has enough questions", _LATER_MS)
+            return _word(QuestionFate.LATER, "it has enough questions", _LATER_MS)
         weights = self._weights(question)
         if isinstance(weights, EvaluationWord):
             return weights
@@ -198,12 +198,12 @@ class EvaluationService:
         state = self._states.get(question.state)
         if state is None:
             if len(self._states) >= MAX_STATES:  # before a large copy is made for anybody who asks
-                return _word(Fate.LATER, "it measures other states", _LATER_MS)
+                return _word(QuestionFate.LATER, "it measures other states", _LATER_MS)
             weights = self._host.weights(question.state)
             if weights is None and self._host.held_round < question.round:
-                return _word(Fate.LATER, "it has not got that state yet", _SOON_MS)
+                return _word(QuestionFate.LATER, "it has not got that state yet", _SOON_MS)
             if weights is None:
-                return _word(Fate.NEVER, "it has not got that state any more")
+                return _word(QuestionFate.NEVER, "it has not got that state any more")
             state = self._states[question.state] = _State(weights, now_s)
         state.asked_s = now_s
         return state.weights
@@ -216,7 +216,7 @@ class EvaluationService:
         job.done.set()
         which = job.caller, job.question.digest
         del self._jobs[which]
-        if word.fate == Fate.DONE:
+        if word.fate == QuestionFate.DONE:
             self._answered[which] = word
             while len(self._answered) > MAX_ANSWERED:
                 self._answered.popitem(last=False)
@@ -228,7 +228,7 @@ class EvaluationService:
     def _give_up(self, reason: str) -> None:
         """Measure nothing any more."""
         self._refusal = reason
-        self._end_all(_word(Fate.NEVER, reason))
+        self._end_all(_word(QuestionFate.NEVER, reason))
 
     # Measuring.
 
@@ -258,7 +258,7 @@ class EvaluationService:
         for architecture in job.question.architectures:
             began_s = asyncio.get_running_loop().time()
             if began_s - job.asked_s > ABANDONED_S:
-                self._end(job, _word(Fate.LATER, "nobody asked for it any more", _SOON_MS))
+                self._end(job, _word(QuestionFate.LATER, "nobody asked for it any more", _SOON_MS))
                 return
             measured = await self._measured(job, architecture)
             if measured is None:
@@ -266,7 +266,7 @@ class EvaluationService:
             results.append(measured.result)
             if len(results) == len(job.question.architectures):
                 answer = Answer(self._subject.run, self._identity.public_key, job.question.digest, self._subject.data, tuple(results))
-                self._end(job, EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(answer, self._identity),)))
+                self._end(job, EvaluationWord(int(QuestionFate.DONE), "", 0, (Signed.sign(answer, self._identity),)))
             await self._child.rest(began_s, measured.cpu_ms / 1000)
             if job.word is not None:
                 return
@@ -284,7 +284,7 @@ class EvaluationService:
             elif self._deaths >= _DEATHS:
                 self._give_up("it cannot: what measures ends again and again")
             else:
-                self._end(job, _word(Fate.LATER, "what measures has ended", _LATER_MS))
+                self._end(job, _word(QuestionFate.LATER, "what measures has ended", _LATER_MS))
             return None
         if measured is None:  # its job is ended by whoever said that nothing is to be computed
             return None
@@ -301,5 +301,5 @@ class EvaluationService:
         return await measurer.measure(architecture, job.question.part)
 
 
-def _word(fate: Fate, reason: str, wait_ms: int = 0) -> EvaluationWord:
+def _word(fate: QuestionFate, reason: str, wait_ms: int = 0) -> EvaluationWord:
     return EvaluationWord(int(fate), reason, wait_ms, ())

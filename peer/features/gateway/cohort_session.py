@@ -15,7 +15,7 @@ from manta_swarm.codec.residuals import near_mean
 from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortSession, Gathered, Vector, norm_of
 from manta_swarm.peer.context import RunContext
 from manta_swarm.protocol.leases import Leases
-from manta_swarm.protocol.light import Fate, LightWord
+from manta_swarm.protocol.light import LightWord, ReturnFate
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.rosters import Durations, outliers
 from manta_swarm.protocol.rounds import CommitRef
@@ -51,7 +51,7 @@ class Returns:
 
     def held(self, name: bytes) -> None:
         """Remember that a return is good, and is handed in with the gateway's own work."""
-        self._remember(name, LightWord(int(Fate.HELD), "", (), (), 0))
+        self._remember(name, LightWord(int(ReturnFate.HELD), "", (), (), 0))
 
     def lost(self, reasons: Mapping[bytes, str]) -> None:
         """Remember that returns are not in what the gateway hands in, each for a reason."""
@@ -64,7 +64,7 @@ class Returns:
             if reason:
                 self._remember(name, lost(reason))
             else:
-                self._remember(name, LightWord(int(Fate.TAKEN), "", (accepted.contribution,), (accepted.inclusion_promise,), 0))
+                self._remember(name, LightWord(int(ReturnFate.TAKEN), "", (accepted.contribution,), (accepted.inclusion_promise,), 0))
                 self.num_taken += 1
         self._rosters[accepted.contribution.digest] = keys
         if len(self._rosters) > _REMEMBERED_ROSTERS:
@@ -79,7 +79,7 @@ class Returns:
 
 def lost(reason: str) -> LightWord:
     """Return what is said of a return that is lost."""
-    return LightWord(int(Fate.LOST), reason[:200], (), (), 0)
+    return LightWord(int(ReturnFate.LOST), reason[:200], (), (), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.gateway.service import Entrance, GatewayService
-from manta_swarm.peer.features.gateway.work import NOTHING_LENT, Lent
+from manta_swarm.peer.features.gateway.work import NOTHING_LENT, LentResidual
 from manta_swarm.peer.features.plugin import Plugin, Setting
-from manta_swarm.peer.submit.promises import Outcome
+from manta_swarm.peer.submit.promises import FateKnown
 from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import grace_ms
@@ -90,7 +90,7 @@ class Gateway(Feature):
         left_ms = pace.left_again_ms(context.clock.now_ms(), whole_ms, grace_ms(whole_ms))
         # The residual that the log left to light contributors, too; none where that is not known by now.
         lendable = await session.submitter.lendable()
-        lent = NOTHING_LENT if lendable is None else Lent(*lendable)
+        lent = NOTHING_LENT if lendable is None else LentResidual(*lendable)
         times = {"left_ms": left_ms - kept_ms, "next_ms": left_ms + grace_ms(whole_ms)}
         return await self._service.convene(base, session.states.held, own_cohort.name, lent, session.features, **times)
 
@@ -98,10 +98,10 @@ class Gateway(Feature):
         """See ``GatewayService.has_something_back``."""
         return await self._service.has_something_back(cohort_session)
 
-    def on_outcome(self, outcome: Outcome) -> None:
+    def on_fate(self, event: FateKnown) -> None:
         """Light contributors may ask what a round that counted this gateway paid them."""
-        if outcome.is_counted:
-            self._payouts.counted(outcome.round, outcome.found)
+        if event.is_counted:
+            self._payouts.counted(event.round, event.found)
 
     def leave(self) -> None:
         """There are no more leases, and what is out may come back."""

@@ -23,7 +23,7 @@ from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import Gift, LeaseSession, Returns, lost
-from manta_swarm.peer.features.gateway.work import Lent, Terms, Work
+from manta_swarm.peer.features.gateway.work import LeasedBase, LentResidual, Terms
 from manta_swarm.peer.submit.making import named_by_claim
 from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, access_shown
 from manta_swarm.protocol.admitted import LOOKS_ON
@@ -37,12 +37,12 @@ from manta_swarm.protocol.light import (
     MAX_REQUEST_BYTES,
     MAX_SIGNED_PROOF_BYTES,
     EnterRequest,
-    Fate,
     Lease,
     LeaseAnswer,
     LeaseRequest,
     LightReturn,
     LightWord,
+    ReturnFate,
     Welcome,
     max_return_bytes,
 )
@@ -152,7 +152,7 @@ class GatewayService:
         places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * context.num_weights)))
         self._leases = Leases(self._steps, places)
         self._durations = Durations()
-        self._work: Work | None = None
+        self._work: LeasedBase | None = None
         self._why_none = "the gateway gets the run's newest state"
         self._is_over = self._is_leaving = False
         self._asked_ms: float | None = None
@@ -168,7 +168,7 @@ class GatewayService:
     # The gateway's own side.
 
     async def convene(
-        self, base: CommitRef, state: State, cohort: str, lent: Lent, keeper: Feature, *, left_ms: float, next_ms: float
+        self, base: CommitRef, state: State, cohort: str, lent: LentResidual, keeper: Feature, *, left_ms: float, next_ms: float
     ) -> LeaseSession:
         """Return the place of this peer's work on ``base``, for which light contributors get leases from now on.
 
@@ -204,7 +204,7 @@ class GatewayService:
         # Audits hold a claim to the digest of what it gives, which a light contributor cannot know where a residual is a part of it.
         has_lent = lent.residual.digest and not self.manifest.is_audited
         of_lent = self._returns.roster(lent.contribution) if has_lent else frozenset()
-        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, cohort_session)
+        self._work = LeasedBase(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, keeper, cohort_session)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.microbatch_samples))
         most = min(MAX_LEASE_MICROBATCHES, samples, self.manifest.exchange.max_claim_samples // self.manifest.microbatch_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_microbatches=max(most, self._steps))
@@ -292,7 +292,7 @@ class GatewayService:
             return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
         return LeaseAnswer((Signed.sign(replace(lease, good_ms=good_ms), self._context.identity),), "", 0, 0)
 
-    async def _made(self, work: Work, leased: Leased) -> Lease | None:
+    async def _made(self, work: LeasedBase, leased: Leased) -> Lease | None:
         task = work.ready.get(leased.key)
         if task is None:
             task = work.ready[leased.key] = asyncio.create_task(self._make(work, leased))
@@ -309,7 +309,7 @@ class GatewayService:
             self._leases.drop(leased)
             return None
 
-    async def _make(self, work: Work, leased: Leased) -> Lease:
+    async def _make(self, work: LeasedBase, leased: Leased) -> Lease:
         """Read the samples of a lease's microbatches, and write the lease."""
         indices = self._terms.samples_of(work, leased)
         if is_for_any_thread(self._dataset):
@@ -360,10 +360,10 @@ class GatewayService:
     def word(self, name: bytes) -> LightWord | None:
         """Return what became of a return; None: it is not known here."""
         word = self._returns.word(name)
-        return self._held() if word is not None and word.fate == Fate.HELD else word
+        return self._held() if word is not None and word.fate == ReturnFate.HELD else word
 
     def _held(self) -> LightWord:
-        return LightWord(int(Fate.HELD), "", (), (), self._wait_ms())
+        return LightWord(int(ReturnFate.HELD), "", (), (), self._wait_ms())
 
     def _wait_ms(self) -> int:
         return max(_AGAIN_MS, round(self._leases.due_ms - self._clock.now_ms()) + _AGAIN_MS)

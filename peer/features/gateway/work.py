@@ -23,18 +23,18 @@ from manta_swarm.protocol.rounds import CommitRef
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LentResidual:
     """A residual of a gateway: what its last contribution left, which the log assigned to all whose claims that contribution lists."""
 
     residual: Residual
     contribution: bytes  # that left it; empty: not known
 
 
-NOTHING_LENT = Lent(ZEROS, b"")
+NOTHING_LENT = LentResidual(ZEROS, b"")
 
 
 @dataclass
-class Work:
+class LeasedBase:
     """The base that a gateway leases microbatches of, with its weights and the leases that are out."""
 
     base: CommitRef
@@ -43,14 +43,14 @@ class Work:
     architecture: Architecture
     weights: bytes
     weights_digest: bytes
-    lent: Lent
+    lent: LentResidual
     of_lent: frozenset[bytes]  # the keys to whom the log left that residual
     keeper: Feature  # keeps the vectors that claims name
     cohort_session: LeaseSession
     samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
     ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
 
-    def is_on(self, base: CommitRef, cohort: str, lent: Lent) -> bool:
+    def is_on(self, base: CommitRef, cohort: str, lent: LentResidual) -> bool:
         """Return whether what is leased here is what would be leased on a base, and may still be handed in."""
         own = (self.base.commit, self.cohort, self.lent.residual.digest, self.lent.contribution)
         return own == (base.commit, cohort, lent.residual.digest, lent.contribution) and not self.cohort_session.is_closed
@@ -74,7 +74,7 @@ class Terms:
         self._num_train = num_train
         self._steps = manifest.exchange.local_steps
 
-    def places(self, work: Work, leased: Leased) -> Places:
+    def places(self, work: LeasedBase, leased: Leased) -> Places:
         """Return where the microbatches of a lease stand."""
         return leased_microbatches(
             work.architectures,
@@ -85,13 +85,13 @@ class Terms:
             microbatches_a_step=leased.microbatches_a_step,
         )
 
-    def samples_of(self, work: Work, leased: Leased) -> Sequence[int]:
+    def samples_of(self, work: LeasedBase, leased: Leased) -> Sequence[int]:
         """Return which samples the microbatches of a lease are of."""
         key, places = leased.key, self.places(work, leased)
         seed, count, of_microbatch = self._manifest.seed, self._num_train, self._manifest.microbatch_samples
         return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, microbatch_samples=of_microbatch)
 
-    def lease(self, work: Work, leased: Leased, samples: bytes, samples_bytes: int) -> Lease:
+    def lease(self, work: LeasedBase, leased: Leased, samples: bytes, samples_bytes: int) -> Lease:
         """Return a lease whose samples have this digest and size."""
         return Lease(
             run=self._run,
@@ -112,7 +112,7 @@ class Terms:
             residual=work.lent.residual.digest if leased.key in work.of_lent else b"",
         )
 
-    def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
+    def checked(self, work: LeasedBase, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
         """Return what the contributor gives (N,), and what it learnt (N,), if the lease asks for it: of each step the first microbatches.
 
         Raises:
@@ -144,6 +144,6 @@ class Terms:
         coverage = self._training_spec.coverage(work.base.round + 1, work.cohort)
         return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage), learnt
 
-    def residual(self, work: Work, leased: Leased) -> Residual:
+    def residual(self, work: LeasedBase, leased: Leased) -> Residual:
         """Return the residual of which a part is given too."""
         return work.lent.residual if leased.key in work.of_lent else ZEROS

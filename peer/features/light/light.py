@@ -26,7 +26,7 @@ from manta_swarm.protocol.admitted import Admitted
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from manta_swarm.protocol.exchange import MAX_OPEN_MS
-from manta_swarm.protocol.light import EnterRequest, Fate, Lease, LeaseRequest, LightWord
+from manta_swarm.protocol.light import EnterRequest, Lease, LeaseRequest, LightWord, ReturnFate
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, peer_name
@@ -338,10 +338,10 @@ class Contributor:
 
     def _settled(self, pending: _Pending, word: LightWord) -> bool:
         """Take note of what a gateway says of a return; False: it is to be asked again."""
-        if word.fate == Fate.HELD:
+        if word.fate == ReturnFate.HELD:
             pending.ask_s = time.monotonic() + min(word.wait_ms / 1000, _PAUSE_S[1])
             return False
-        if word.fate == Fate.LOST:
+        if word.fate == ReturnFate.LOST:
             self._lost(pending, word.reason)
             return True
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.network.light_pay import LightPay
-from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder
+from manta_swarm.peer.credit.payout_receipts import KeptCredit, PayoutReceiptFolder
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.status import LiveStatus, credit_fields
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, PeerStore
@@ -51,9 +51,9 @@ class Pay:
         self._payout_receipts = PayoutReceiptFolder(store.run_path(signed.run) / PAYOUT_RECEIPTS)
         self._payout_receipts.begin(signed)
         self._owed: deque[_Owed] = deque(maxlen=_OWED)
-        self._kept = Kept()
+        self._kept = KeptCredit()
         try:
-            self._kept = store.credit(signed.run).load(Kept) or self._kept
+            self._kept = store.credit(signed.run).load(KeptCredit) or self._kept
         except DamagedFile as error:  # the log says it again
             logger.warning("what was kept of the credit is passed over reason=%s", error)
         self._show()

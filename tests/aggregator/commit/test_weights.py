@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import manta_swarm.aggregator.commit.feed
-from manta_swarm.aggregator.commit.feed import Weights
+from manta_swarm.aggregator.commit.feed import TableWeights
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
@@ -64,16 +64,16 @@ async def test_a_table_whose_bodies_are_gone_is_not_shown_and_stops_nothing(worl
 def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path / "aggregator", CONFIG)
     computed: list[int] = []
-    outcome = manta_swarm.aggregator.commit.feed.outcome
+    table_mean = manta_swarm.aggregator.commit.feed.table_mean
 
     def counted(*arguments: object) -> object:
         computed.append(1)
-        return outcome(*arguments)  # type: ignore[arg-type]
+        return table_mean(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(manta_swarm.aggregator.commit.feed, "outcome", counted)
+    monkeypatch.setattr(manta_swarm.aggregator.commit.feed, "table_mean", counted)
 
     async def ask() -> None:
-        known = Weights(run.log, run.bodies, NUM_WEIGHTS)
+        known = TableWeights(run.log, run.bodies, NUM_WEIGHTS)
         found = await asyncio.gather(*(known.of(1) for _ in range(4)))
         assert set(found) == {after.weighed}
         assert len(computed) == 1

@@ -18,7 +18,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.protocol.encoding import pack, unpack
-from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Fate, Question, Result
+from manta_swarm.protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationWord, Question, QuestionFate, Result
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
@@ -66,7 +66,7 @@ class Run:
             self.asked.append(question)
             results = tuple(map(measure, question.architectures))
             found = Answer(SIGNED.run, identity.public_key, question.digest, SIGNED.open().data_digest, results)
-            return pack(EvaluationWord(int(Fate.DONE), "", 0, (Signed.sign(found, identity),)))
+            return pack(EvaluationWord(int(QuestionFate.DONE), "", 0, (Signed.sign(found, identity),)))
 
         await endpoint.serve(METHOD, answer)
         await Neighbours(endpoint, SIGNED.run).announce(cohort="here", round_=0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.aggregator.intake.bodies import Bodies, Kept, Uploads
+from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution, Uploads
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.ledger import Ledger
@@ -22,7 +22,7 @@ from tests.runs import FixedTrainingSpec
 
 BODY_BYTES = 40
 HEADERS = [header(Ledger(signed_manifest(), FixedTrainingSpec()), peer) for peer in PEERS]
-KEPT = [Kept(header, bytes([number]) * BODY_BYTES) for number, header in enumerate(HEADERS)]
+KEPT = [StoredContribution(header, bytes([number]) * BODY_BYTES) for number, header in enumerate(HEADERS)]
 FIRST, SECOND, THIRD = KEPT
 
 KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
@@ -54,7 +54,7 @@ def path_of(bodies: Bodies, round_: int = 1) -> Path:
     return bodies._file(round_).path
 
 
-def batches(bodies: Bodies, *batches: list[Kept]) -> list[int]:
+def batches(bodies: Bodies, *batches: list[StoredContribution]) -> list[int]:
     """Store batches for round 1, one after the other; return how long the file was after each."""
     sizes = []
     for batch in batches:

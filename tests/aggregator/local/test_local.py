@@ -10,9 +10,9 @@ from rich.console import Console
 
 from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.local.report import (
-    Fate,
     LedgerReport,
     Limits,
+    PeerFate,
     PeerReport,
     Report,
     fate,
@@ -45,7 +45,9 @@ def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Qualit
     return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
 
 
-def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int = 0) -> PeerReport:
+def peer(
+    name: str, *, state: str = STATE, end: PeerFate = PeerFate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int = 0
+) -> PeerReport:
     status = PeerStatus(
         "12D3KooW" + name,
         key=name,
@@ -242,17 +244,17 @@ def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp
 @pytest.mark.parametrize(
     ("returncode", "finished", "expected"),
     [
-        (0, True, Fate.FINISHED),
-        (0, False, Fate.LEFT),
-        (130, False, Fate.LEFT),
-        (-9, False, Fate.KILLED),
-        (-15, False, Fate.KILLED),
-        (1, False, Fate.FAILED),
-        (1, True, Fate.FAILED),
-        (-11, False, Fate.FAILED),
+        (0, True, PeerFate.FINISHED),
+        (0, False, PeerFate.LEFT),
+        (130, False, PeerFate.LEFT),
+        (-9, False, PeerFate.KILLED),
+        (-15, False, PeerFate.KILLED),
+        (1, False, PeerFate.FAILED),
+        (1, True, PeerFate.FAILED),
+        (-11, False, PeerFate.FAILED),
     ],
 )
-def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returncode: int, finished: bool, expected: Fate) -> None:
+def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returncode: int, finished: bool, expected: PeerFate) -> None:
     assert fate(returncode, PeerStatus("", "", finished=finished)) is expected
 
 
@@ -262,8 +264,8 @@ def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returnco
         (report(quality=accuracy(0.97, 0.8, 0.9), limits=Limits(min_largest=90, min_smallest=80)), []),
         (report(rounds=2), ["every round is committed"]),
         (report(peer("peer-0", state=OTHER_STATE), peer("peer-1", state=OTHER_STATE)), ["all peers hold the log's state"]),
-        (report(peer("peer-0"), peer("peer-1", end=Fate.LATE)), ["peers ran to the end"]),
-        (report(peer("peer-0", end=Fate.KILLED)), ["peers ran to the end", "all peers hold the log's state"]),
+        (report(peer("peer-0"), peer("peer-1", end=PeerFate.LATE)), ["peers ran to the end"]),
+        (report(peer("peer-0", end=PeerFate.KILLED)), ["peers ran to the end", "all peers hold the log's state"]),
         (report(verified=False), ["ledger verifies"]),
         (report(peer("peer-0"), peer("peer-1", broken=1)), ["every inclusion promise was kept"]),
     ],
@@ -280,8 +282,8 @@ def test_a_peer_with_another_state_fails_and_is_named() -> None:
     assert "peer-1" in next(check.detail for check in made.checks if not check.passed)
 
 
-@pytest.mark.parametrize("end", [Fate.KILLED, Fate.LEFT])
-def test_a_peer_that_was_killed_or_left_is_not_compared(end: Fate) -> None:
+@pytest.mark.parametrize("end", [PeerFate.KILLED, PeerFate.LEFT])
+def test_a_peer_that_was_killed_or_left_is_not_compared(end: PeerFate) -> None:
     made = report(peer("peer-0"), peer("peer-1", state=OTHER_STATE, end=end))
     assert failed(made) == []
     assert made.all_peers_agree

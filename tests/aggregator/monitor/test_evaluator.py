@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from manta_swarm.aggregator.monitor import evaluator as module
-from manta_swarm.aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
+from manta_swarm.aggregator.monitor.evaluator import StateEvaluator, last_evaluated, newest_snapshot
 from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, Evaluations, Pictures, evenly, picture_name
 from manta_swarm.aggregator.monitor.scenes import DrawnDisparities, coloured_png
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
@@ -34,7 +34,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, played: tuple[Path, Open
     newest = newest_snapshot(played[0])
     assert newest is not None
     assert newest[0] == 3
-    Evaluator(played[1].signed.open(), DATASET, directory).evaluate(load_snapshot(newest[1])[0])
+    StateEvaluator(played[1].signed.open(), DATASET, directory).evaluate(load_snapshot(newest[1])[0])
     return directory / DIRECTORY
 
 
@@ -138,7 +138,7 @@ def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(
     monkeypatch.setattr(module, "core_ms", lambda _, subnets: [1.0] * len(subnets))
     (tmp_path / DIRECTORY).mkdir()
     path = tmp_path / DIRECTORY / QUALITY
-    evaluator = Evaluator(played[1].signed.open(), DATASET, tmp_path)
+    evaluator = StateEvaluator(played[1].signed.open(), DATASET, tmp_path)
     evaluator.evaluate(STATE)
     whole = path.read_bytes()
     size = 256 * 1024  # more than its pictures

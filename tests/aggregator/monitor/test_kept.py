@@ -12,7 +12,7 @@ import pytest
 
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, view
-from manta_swarm.aggregator.monitor.kept import KEPT, Kept
+from manta_swarm.aggregator.monitor.kept import KEPT, KeptView
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.sight import Sight
 from manta_swarm.aggregator.monitor.tables import Rounds
@@ -115,9 +115,9 @@ def test_times_of_rounds_are_kept_too(directory: Path, log: Log) -> None:
     assert again.series(1, ROUNDS, 10) == rounds.series(1, ROUNDS, 10)
 
 
-def of_file(data: bytes) -> Kept:
+def of_file(data: bytes) -> KeptView:
     """Return what is in a file."""
-    return unpack(Kept, zlib.decompress(data[32:]), max_bytes=1 << 24)
+    return unpack(KeptView, zlib.decompress(data[32:]), max_bytes=1 << 24)
 
 
 def whole(data: bytes, **changes: object) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from manta_swarm.aggregator.monitor.evaluator import Evaluator
+from manta_swarm.aggregator.monitor.evaluator import StateEvaluator
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import SWARM_LETTERS
 from manta_swarm.aggregator.states.opening import OpenedRun
@@ -150,7 +150,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(run, directory)
     with run.log:
         site.go_on()
-        Evaluator(run.signed.open(), DATASET, directory).evaluate(site.go_on())
+        StateEvaluator(run.signed.open(), DATASET, directory).evaluate(site.go_on())
         site.start()
         yield site
         site.stop()

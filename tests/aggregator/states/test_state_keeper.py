@@ -112,10 +112,10 @@ def test_a_table_leads_to_the_weighted_mean_and_to_the_update_by_it(state_keeper
     decoded = [one.parsed.values(ledger.min_exponent_at(0)) for one in contributions]
     for place in (0, 1, 4_095, 4_096, NUM_WEIGHTS - 1):
         exact = sum(Fraction(float(values[place])) * share for values, share in zip(decoded, shares, strict=True)) / sum(shares)
-        assert after.outcome.mean[place] == float32(exact)
-    expected = next_state(STATE, torch.from_numpy(after.outcome.mean), Plan.of(ledger.manifest))
+        assert after.table_mean.mean[place] == float32(exact)
+    expected = next_state(STATE, torch.from_numpy(after.table_mean.mean), Plan.of(ledger.manifest))
     assert state_digest(after.state) == state_digest(expected) == after.blob.root
-    assert after.mean.join() == after.outcome.mean.tobytes()
+    assert after.mean.join() == after.table_mean.mean.tobytes()
     assert state_keeper.state is STATE  # it only computes
 
 
@@ -130,7 +130,7 @@ def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_wei
     assert small_N is not None
     assert 0 < small_N.sum() < NUM_WEIGHTS
     contributions = [made(ledger, PEERS[0], cohort=smallest), made_together(ledger, PEERS[1:], cohort=largest)]
-    found = after_table(state_keeper, ledger, contributions).outcome
+    found = after_table(state_keeper, ledger, contributions).table_mean
     rows = [ledger.listed(one.header, 1).weighing for one in contributions]
     part, whole = weights(rows)
     assert found.weights == (part, whole)
@@ -140,7 +140,7 @@ def test_of_a_body_counts_what_its_cohorts_architecture_has_and_nobody_elses_wei
         of_all = Fraction(float(others[place])) * whole
         exact = (of_all + Fraction(float(values[place])) * part) / (part + whole) if small_N[place] else of_all / whole
         assert found.mean[place] == float32(exact)
-    alone = after_table(state_keeper, ledger, contributions[:1]).outcome
+    alone = after_table(state_keeper, ledger, contributions[:1]).table_mean
     assert not alone.mean[~small_N].any()  # where nobody is, nothing moves
     assert alone.mean[small_N].tobytes() == values[small_N].tobytes()
 
@@ -153,7 +153,7 @@ def test_what_comes_late_is_decoded_on_the_min_exponent_of_its_own_base(state_ke
     state_keeper.adopt(after.state)
     assert ledger.min_exponent_at(1) != ledger.min_exponent_at(0)
     found = after_table(state_keeper, ledger, [late])
-    assert found.outcome.mean.tobytes() == late.parsed.values(ledger.min_exponent_at(0)).tobytes()
+    assert found.table_mean.mean.tobytes() == late.parsed.values(ledger.min_exponent_at(0)).tobytes()
 
 
 def test_a_thread_that_flushes_denormals_to_zero_computes_nothing(state_keeper: StateKeeper, ledger: Ledger) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manta_swarm.automl.commands.profile import profile as profile_command
-from manta_swarm.automl.devices import Calls, Recorded, Recorder, Work
+from manta_swarm.automl.devices import CallRecorder, DeviceWork, Recorded, Recorder
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
 from manta_swarm.automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
@@ -247,20 +247,20 @@ def test_a_table_says_by_what_its_layers_ran(runtime: str) -> None:
 class Unable:
     """A recorder of a device that cannot."""
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         raise RuntimeError("operation not permitted when stream is capturing\nlong trace")
 
 
 class Idle:
     """A recorder whose recordings do nothing."""
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         return Replay(work.run(), lambda: None)
 
 
 @pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY)], ids=lambda space: space.name)
 def test_layers_that_are_recorded_are_timed_by_their_replays(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Counted(Calls())
+    recorder = Counted(CallRecorder())
     monkeypatch.setattr("manta_swarm.automl.latency.profiler.CudaGraphs", lambda: recorder)
     subjects = [*dict.fromkeys(table_parts(space).values()), space.largest()]
     times_ms, runtime = _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, None)

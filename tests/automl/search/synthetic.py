@@ -9,7 +9,7 @@ from functools import cache
 
 from manta_swarm.automl.evaluation.held_out import Quality
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
-from manta_swarm.automl.search.constraints import Cost, Latency, Macs, Weights
+from manta_swarm.automl.search.constraints import Cost, LatencyCost, Macs, NumWeights
 from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.automl.spaces.units import units_alike
 
@@ -24,7 +24,7 @@ def macs_of(space: SearchSpace) -> Cost:
 
 
 def weights_of(space: SearchSpace) -> Cost:
-    return Weights(space)
+    return NumWeights(space)
 
 
 class UnevenTable:
@@ -52,7 +52,7 @@ class UnevenTable:
 
 @cache
 def latency_of(seed: int) -> Cost:
-    return Latency(UnevenTable(seed))
+    return LatencyCost(UnevenTable(seed))
 
 
 def score_of(architecture: Architecture) -> float:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.automl.search.constraints import Constraint, Cost, Latency, Region, cheapest
+from manta_swarm.automl.search.constraints import Constraint, Cost, LatencyCost, Region, cheapest
 from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.protocol.errors import UserError
 from tests.automl.narrow import SMALL_NARROW
@@ -106,7 +106,7 @@ def test_an_infeasible_limit_names_the_nearest_that_can_be_kept(cost: Cost, opti
 
 
 def test_limits_that_exclude_each_other_name_ones_that_can_be_kept_together() -> None:
-    fast = Latency(SmallIsSlow())
+    fast = LatencyCost(SmallIsSlow())
     limits = [Constraint(fast, 1e6 / max(map(MACS.of, WHOLE))), Constraint(MACS, min(map(MACS.of, WHOLE)))]
     with pytest.raises(UserError, match="all of them at once") as caught:
         Region(SMALL, limits)

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from torch import Tensor
 
-from manta_swarm.automl.devices import Recorded, Recorder, Work
+from manta_swarm.automl.devices import DeviceWork, Recorded, Recorder
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult, Worker
 from manta_swarm.automl.training.trainer import Trainer
 
@@ -29,7 +29,7 @@ class Counted:
         self._recorder = recorder
         self.recorded = self.replayed = 0
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         made = self._recorder.record(work)
         self.recorded += 1
 

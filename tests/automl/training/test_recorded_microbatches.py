@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.devices import Calls, CudaGraphs, Recorded, Recorder, Work
+from manta_swarm.automl.devices import CallRecorder, CudaGraphs, DeviceWork, Recorded, Recorder
 from manta_swarm.automl.models.classifier import Classifier
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY, TINY, Architecture
@@ -19,7 +19,7 @@ from manta_swarm.automl.training.replays import MOST_KEPT, Replays
 from tests.automl.small import SMALL
 from tests.automl.training.recorders import Counted, Replay
 
-BY_CALLS = ("cpu:0", Calls)
+BY_CALLS = ("cpu:0", CallRecorder)
 BY_GPU = pytest.param(("cuda:0", CudaGraphs), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"))
 MICROBATCH = Microbatch(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=SMALL.largest(), samples=8)
 
@@ -84,7 +84,7 @@ def test_a_stereo_microbatch_is_replayed_on_a_cpu_to_the_bit(device: tuple[str, 
 
 
 def test_weights_that_are_used_where_they_lie_are_recorded_anew_when_they_lie_elsewhere(digits: ImageDataset, small: Classifier) -> None:
-    recorder = Counted(Calls())
+    recorder = Counted(CallRecorder())
     eager, replaying = Worker(SMALL.name, digits), Worker(SMALL.name, digits, recorder=recorder)
     one, other = small.flat_weights_N.clone(), small.flat_weights_N * 0.7
     for weights, recorded in ((one, 1), (one, 1), (other, 2)):
@@ -116,7 +116,7 @@ class Wrong:
     def __init__(self, harm: Callable[[], None], scale: float = 1.0) -> None:
         self._harm, self._scale = harm, scale
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         made = work.run() * self._scale
 
         def replay() -> None:
@@ -142,7 +142,7 @@ class Restless(Step):
 class Unable:
     """A recorder of a device that cannot."""
 
-    def record(self, work: Work) -> Recorded:
+    def record(self, work: DeviceWork) -> Recorded:
         work.run().fill_(0)
         raise RuntimeError("operation not permitted when stream is capturing\nlong trace")
 
@@ -157,7 +157,7 @@ def fed(replays: Replays, step: Step, count: int) -> None:
 
 
 def test_a_kind_of_microbatches_is_recorded_when_it_comes_for_the_second_time(caplog: pytest.LogCaptureFixture) -> None:
-    step, recorder = Step(), Counted(Calls())
+    step, recorder = Step(), Counted(CallRecorder())
     replays = Replays(step, recorder, step.gradient_N)
     fed(replays, step, 1)
     assert recorder.recorded == 0
@@ -186,7 +186,7 @@ def test_what_cannot_be_recorded_or_gives_other_bits_is_computed_as_before_and_s
 @pytest.mark.parametrize(("far", "kept"), [(1e-3, 1), (1e-2, 0)])
 def test_of_a_step_that_gives_other_bits_each_time_a_recording_has_to_be_near(far: float, kept: int) -> None:
     step = Restless(far)
-    replays = Replays(step, Calls(), step.gradient_N)
+    replays = Replays(step, CallRecorder(), step.gradient_N)
     for _ in range(2):
         replays.loss(torch.ones(1, 1, 2, 2), torch.ones(3), TINY.smallest(), ())
     assert replays.num_kept == kept
@@ -203,7 +203,7 @@ def test_of_a_step_that_gives_other_bits_each_time_a_recording_has_the_loss(capl
 
 
 def test_a_gradient_that_is_no_number_is_recorded_like_others(caplog: pytest.LogCaptureFixture) -> None:
-    step, recorder = Step(), Counted(Calls())
+    step, recorder = Step(), Counted(CallRecorder())
     replays = Replays(step, recorder, step.gradient_N)
     for _ in range(3):
         replays.loss(torch.full((1, 1, 2, 2), torch.nan), torch.zeros(1), TINY.smallest(), ())
@@ -213,7 +213,7 @@ def test_a_gradient_that_is_no_number_is_recorded_like_others(caplog: pytest.Log
 
 
 def test_the_recordings_that_were_not_used_for_longest_go_first() -> None:
-    step, recorder = Step(), Counted(Calls())
+    step, recorder = Step(), Counted(CallRecorder())
     replays = Replays(step, recorder, step.gradient_N)
     asked = [TINY.sample(random.Random(seed)) for seed in range(MOST_KEPT + 1)]
 
@@ -237,4 +237,4 @@ def test_the_recordings_that_were_not_used_for_longest_go_first() -> None:
 
 def test_autocast_is_not_recorded(digits: ImageDataset) -> None:
     with pytest.raises(ValueError, match="autocast"):
-        Worker("classifier-tiny", digits, precision="bf16", recorder=Calls())
+        Worker("classifier-tiny", digits, precision="bf16", recorder=CallRecorder())

@@ -11,7 +11,7 @@ import torch
 from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.image_folder import part_of
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.devices import Calls
+from manta_swarm.automl.devices import CallRecorder
 from manta_swarm.automl.training.cohorts import Cohort
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
@@ -104,7 +104,7 @@ def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: Im
 def test_a_training_whose_microbatches_are_recorded_and_replayed_comes_to_the_same_state(
     few: ImageDataset, whole: tuple[Trainer, list[Step]]
 ) -> None:
-    recorder = Counted(Calls())
+    recorder = Counted(CallRecorder())
     training = Trainer(PLAN, few, SimulatedSwarm(8, 30), recorder=recorder)
     while not training.finished:
         training.step()

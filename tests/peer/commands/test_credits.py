@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.peer.cli import main
-from manta_swarm.peer.credit.payout_receipts import Kept, PayoutReceiptFolder, load_payout_receipt
+from manta_swarm.peer.credit.payout_receipts import KeptCredit, PayoutReceiptFolder, load_payout_receipt
 from manta_swarm.peer.store import credit_file
 from manta_swarm.protocol.notes import sign_tree_head
 from manta_swarm.protocol.operators import Operators
@@ -199,7 +199,7 @@ def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
 def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audited: tuple[Path, int]) -> None:
     here, credit = audited
     path = folder_of(here).parent / "credit"
-    kept_credit = credit_file(path.parent).load(Kept)
+    kept_credit = credit_file(path.parent).load(KeptCredit)
     assert kept_credit is not None
     (word,) = kept_credit.word
     assert word.credit == word.pending == credit > 0
@@ -208,7 +208,7 @@ def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audi
     digest = contribution.contribution.digest
     for reason, lost in ((WITHHELD, 2), (FALSE, 3)):  # who withheld goes on earning
         fault = Fault(2, reason, digest)
-        credit_file(path.parent).save(Kept((replace(word, pending=0, until=0, proven=0, faults=(fault,)),)))
+        credit_file(path.parent).save(KeptCredit((replace(word, pending=0, until=0, proven=0, faults=(fault,)),)))
         code, lines = said(here, "--verify")
         assert code == 0
         assert sum(line.endswith(f"  lost (found {reason} with round 2, as the log says)") for line in lines) == 1
@@ -219,10 +219,10 @@ def test_what_audits_found_is_lost_with_its_reason_and_called_the_logs_word(audi
 
 def test_a_log_that_says_less_than_the_payout_receipts_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
-    kept_credit = credit_file(path.parent).load(Kept)
+    kept_credit = credit_file(path.parent).load(KeptCredit)
     assert kept_credit is not None
     (word,) = kept_credit.word
-    credit_file(path.parent).save(Kept((replace(word, paid=kept[1] - 1),)))
+    credit_file(path.parent).save(KeptCredit((replace(word, paid=kept[1] - 1),)))
     code, lines = said(here, "--verify")
     assert code == 1
     assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)

@@ -11,7 +11,7 @@ import pytest
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import ProvenContribution
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.submit.promises import Fate, Known, Listed, Outcome, PromiseEvent, Promises
+from manta_swarm.peer.submit.promises import ClaimListed, ContributionFate, FateKnown, KnownFates, PromiseEvent, Promises
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.exchange import MAX_AGE
 from manta_swarm.protocol.ledger import Ledger
@@ -42,8 +42,8 @@ class Seen:
         self._answers = iter(answers)
         self.asked: list[tuple[int, float]] = []
         self.promises = Promises(self)
-        self.outcomes: list[Outcome] = []
-        self.listed: list[Listed] = []
+        self.outcomes: list[FateKnown] = []
+        self.listed: list[ClaimListed] = []
 
     def see(self, round_: int, counted: ProvenContribution) -> None:
         """Let the promises see what a round has."""
@@ -55,35 +55,35 @@ class Seen:
 
     def _take(self, events: list[PromiseEvent]) -> None:
         for event in events:
-            if isinstance(event, Outcome):
+            if isinstance(event, FateKnown):
                 self.outcomes.append(event)
             else:
                 self.listed.append(event)
 
-    def _of(self, fate: Fate) -> list[Outcome]:
+    def _of(self, fate: ContributionFate) -> list[FateKnown]:
         self.look_again()
         return [outcome for outcome in self.outcomes if outcome.fate is fate]
 
     @property
     def kept(self) -> list[tuple[int, SignedWork]]:
-        return [(outcome.round, outcome.signed) for outcome in self._of(Fate.COUNTED)]
+        return [(outcome.round, outcome.signed) for outcome in self._of(ContributionFate.COUNTED)]
 
     @property
     def found(self) -> list[ProvenContribution | None]:
         """What the log was found to say of each that was kept."""
-        return [outcome.found for outcome in self._of(Fate.COUNTED)]
+        return [outcome.found for outcome in self._of(ContributionFate.COUNTED)]
 
     @property
     def broken(self) -> list[tuple[int, SignedWork]]:
-        return [(outcome.round, outcome.signed) for outcome in self._of(Fate.BROKEN)]
+        return [(outcome.round, outcome.signed) for outcome in self._of(ContributionFate.BROKEN)]
 
     @property
     def after_all(self) -> list[tuple[int, SignedWork, ProvenContribution | None]]:
-        return [(outcome.round, outcome.signed, outcome.found) for outcome in self._of(Fate.COUNTED_AFTER_ALL)]
+        return [(outcome.round, outcome.signed, outcome.found) for outcome in self._of(ContributionFate.COUNTED_AFTER_ALL)]
 
     @property
     def instead(self) -> list[SignedWork]:
-        return [outcome.signed for outcome in self._of(Fate.REPLACED)]
+        return [outcome.signed for outcome in self._of(ContributionFate.REPLACED)]
 
     async def counted(self, round: int) -> ProvenContribution | None:
         self.asked.append((round, now()))
@@ -258,22 +258,22 @@ async def test_every_row_with_a_claim_of_the_peer_is_told_and_one_that_is_believ
         found.see(1, COHORTS)
         found.see(3, OTHER)
     found.look_again()
-    assert found.listed == [Listed(1, COHORTS.digest, base), Listed(3, OTHER.digest, base)]
+    assert found.listed == [ClaimListed(1, COHORTS.digest, base), ClaimListed(3, OTHER.digest, base)]
     found = await after(look, *[Refused("that table is not kept here any more")] * 3)
     found.look_again()
-    assert found.listed == [Listed(1, COUNTED.digest, base)]
+    assert found.listed == [ClaimListed(1, COUNTED.digest, base)]
 
 
 async def test_the_newest_row_says_which_residual_holds_whenever_an_older_one_is_found() -> None:
     async def story(found: Seen) -> None:
         promises = found.promises
-        assert (promises.listed_in, promises.take_known()) == (0, Known(None, (), True))
+        assert (promises.listed_in, promises.take_known()) == (0, KnownFates(None, (), True))
         promises.expect(2, SIGNED)
         found.see(2, COHORTS)
         older = replace(SIGNED, claim=OTHER.contribution.claims[0])
         promises.expect(1, older)
         found.see(1, OTHER)
-        assert (promises.listed_in, promises.take_known()) == (2, Known((COHORTS.digest, 2), (), True))
+        assert (promises.listed_in, promises.take_known()) == (2, KnownFates((COHORTS.digest, 2), (), True))
         assert (promises.listed_in, promises.take_known().listed) == (2, None)
 
     assert [round_ for round_, _ in (await after(story)).kept] == [2, 1]
@@ -284,8 +284,8 @@ async def test_what_asking_finds_is_handed_out_once_whoever_waits_for_it() -> No
         waiting = asyncio.create_task(found.promises.next_event())
         found.promises.expect(1, SIGNED)
         found.promises.look()
-        assert await waiting == Listed(1, COUNTED.digest, COUNTED.contribution.base)
-        assert await found.promises.next_event() == Outcome(Fate.COUNTED, 1, SIGNED, COUNTED)
+        assert await waiting == ClaimListed(1, COUNTED.digest, COUNTED.contribution.base)
+        assert await found.promises.next_event() == FateKnown(ContributionFate.COUNTED, 1, SIGNED, COUNTED)
         assert found.promises.take_events() == []
         waiting = asyncio.create_task(found.promises.next_event())
         await asyncio.sleep(1)

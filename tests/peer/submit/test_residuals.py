@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from manta_swarm.codec.residuals import residual_digest, vector_digest
 from manta_swarm.peer.store import KeptResiduals, PeerStore
 from manta_swarm.peer.submit.making import ZEROS, Residuals
-from manta_swarm.peer.submit.promises import Known
+from manta_swarm.peer.submit.promises import KnownFates
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.listed import RESIDUAL_ROUNDS
 from manta_swarm.protocol.manifest import SignedManifest
@@ -56,7 +56,7 @@ def signed(contribution: bytes, left: NDArray[np.float32]) -> Step:
 
 def known(listed: tuple[bytes, int] | None, *lost: bytes) -> Step:
     """Learn which contribution is listed in which round, and which come to nothing."""
-    return lambda residuals: residuals.take(Known(listed, lost, is_all=True))
+    return lambda residuals: residuals.take(KnownFates(listed, lost, is_all=True))
 
 
 def left(number: int, round_: int) -> tuple[Step, Step]:
@@ -167,7 +167,7 @@ async def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save
     life.store.save_residuals = waiting  # type: ignore[method-assign]
 
     await life.residuals.signed(FIRST, vector(1))
-    listing = asyncio.create_task(life.residuals.take(Known((FIRST, 1), (), is_all=True)))
+    listing = asyncio.create_task(life.residuals.take(KnownFates((FIRST, 1), (), is_all=True)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     listing.cancel()
@@ -176,5 +176,5 @@ async def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save
     slow.set()
     await asyncio.gather(listing, return_exceptions=True)
     await sealing
-    await life.residuals.take(Known((SECOND, 2), (), is_all=True))
+    await life.residuals.take(KnownFates((SECOND, 2), (), is_all=True))
     assert Life(tmp_path).residuals.held(2).digest == residual_digest(vector(2))

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from manta_swarm.aggregator.features.audits import brought
-from manta_swarm.aggregator.features.audits.brought import LEAST_RATE, QUIET_S, Brought
+from manta_swarm.aggregator.features.audits.brought import LEAST_RATE, QUIET_S, BroughtVectors
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.network.vectors import VectorPart
-from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
+from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Page, Placed, Wanted, WantedFate, WantedOf
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import StorageError, Unreachable
 from manta_swarm.protocol.records import ClaimStep, Contribution, Header, StepMean
-from manta_swarm.protocol.reputation import Pools, Reputation, Work
+from manta_swarm.protocol.reputation import PayableWork, Pools, Reputation
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.protocol.verdicts import AuditRules
@@ -83,8 +83,8 @@ class Scene:
         self.brought = await asyncio.to_thread(self._open)
         await self.brought.serve(self.endpoint)
 
-    def _open(self) -> Brought:
-        return Brought(self.directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=self.clock)
+    def _open(self) -> BroughtVectors:
+        return BroughtVectors(self.directory, self, num_weights=NUM_WEIGHTS, max_bytes=self.max_bytes, faults=self.faults, clock=self.clock)
 
     def header(self, round: int, contribution: bytes) -> Header:
         """Return a contribution, as the log has it."""
@@ -99,7 +99,7 @@ class Scene:
         for header in headers:
             keys = tuple(signed.open().key for signed in header.claims)
             self.headers[header.contribution.digest] = header
-            works.append(Work(header.contribution.digest, keys, keys, (1,) * len(keys), 3, (False,) * len(keys)))
+            works.append(PayableWork(header.contribution.digest, keys, keys, (1,) * len(keys), 3, (False,) * len(keys)))
         self.reputation.turn(round_, sha256(b"commit %d" % round_), [], works)
         await self.brought.committed()
         return round_
@@ -289,18 +289,18 @@ async def test_what_is_old_goes_and_what_is_forgotten_is_read_again(tmp_path: Pa
     header = header_of(A)
     round_ = await scene.audited(header)
     await scene.bring(A, header)
-    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
+    assert (await scene.wanted(A, header, round_)).fate == WantedFate.HELD
     assert scene.read == [header.contribution.digest]
     await scene.brought.close()
     await scene.start()
-    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD  # it is on the disk
+    assert (await scene.wanted(A, header, round_)).fate == WantedFate.HELD  # it is on the disk
     scene.brought.need(header.contribution.digest, 0)
     assert (await scene.wanted(A, header, round_)).vectors == (digest_of(100),)
     await scene.bring(A, header, 100)
-    assert (await scene.wanted(A, header, round_)).fate == Fate.HELD
+    assert (await scene.wanted(A, header, round_)).fate == WantedFate.HELD
     while scene.reputation.audits:
         await scene.turn()
-    assert (await scene.wanted(A, header, round_)).fate == Fate.NOTHING
+    assert (await scene.wanted(A, header, round_)).fate == WantedFate.NOTHING
     await scene.turn()
     assert scene.brought.num_bytes == 0
     assert not scene.brought._here
@@ -359,7 +359,7 @@ async def test_a_stranger_makes_nobody_read_the_log(scene: Scene) -> None:
     await says(scene.wanted(B, header, round_), "another's contribution")
     await says(scene.page(B, header), "another's contribution")
     assert scene.read == []
-    assert (await scene.wanted(B, header, round_ + 5)).fate == Fate.LATER
+    assert (await scene.wanted(B, header, round_ + 5)).fate == WantedFate.LATER
     unknown = replace(header, contribution=Signed(Contribution, header.contribution.payload, bytes(64)))
-    assert (await scene.wanted(B, unknown, round_)).fate == Fate.NOTHING
+    assert (await scene.wanted(B, unknown, round_)).fate == WantedFate.NOTHING
     assert Digest(header.contribution.digest) in scene.reputation.audits

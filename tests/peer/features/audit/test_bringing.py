@@ -11,7 +11,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.rpc import Busy, Refused
 from manta_swarm.peer.features.audit.auditor import Auditor
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Fate, Page, Placed, Wanted, WantedOf
+from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Page, Placed, Wanted, WantedFate, WantedOf
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
@@ -131,7 +131,7 @@ async def test_what_strangers_and_liars_bring_is_refused(tmp_path: Path, what: s
     assert brought.num_bytes == 0
     answer = await scene.endpoint(A).call(operator, WANTED, pack(AskWanted((Placed(1, header.contribution.digest),))), timeout_s=5)
     (wanted,) = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
-    assert (wanted.fate, wanted.vectors) == (Fate.BRING, (vector_digest(vector(" mean 0")),))
+    assert (wanted.fate, wanted.vectors) == (WantedFate.BRING, (vector_digest(vector(" mean 0")),))
 
 
 async def handed_in(directory: Path, **settings: Any) -> tuple[Scene, Header, Peer]:
@@ -150,7 +150,7 @@ def undrawn(scene: Scene, header: Header) -> None:
     scene.reputation.audits.pop(header.contribution.digest)
 
 
-async def says(scene: Scene, operator: PublicKey, fate: Fate) -> None:
+async def says(scene: Scene, operator: PublicKey, fate: WantedFate) -> None:
     """Have an operator say this of whatever it is asked about."""
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
@@ -190,7 +190,7 @@ async def test_of_several_operators_one_that_says_that_nothing_is_wanted_takes_n
     scene, _, peer = await handed_in(tmp_path, operators=4, auditors=4)
     scene.turn()
     liar = peer.bringing._line.operator
-    await says(scene, liar, Fate.NOTHING)
+    await says(scene, liar, WantedFate.NOTHING)
     assert await peer.bringing.bring_all()
     assert peer.vectors.has(peer.base, MEAN)
     assert sum(scene.brought[each.public_key].num_bytes > 0 for each in OPERATORS) >= 1  # another one got it
@@ -213,7 +213,7 @@ async def test_an_operator_that_is_behind_is_asked_again(tmp_path: Path) -> None
     scene, _, peer = await handed_in(tmp_path)
     scene.turn()
     (operator,) = scene.operators
-    await says(scene, PublicKey(operator.public_key), Fate.LATER)
+    await says(scene, PublicKey(operator.public_key), WantedFate.LATER)
     assert not await peer.bringing.bring_all()
     assert peer.vectors.has(peer.base, MEAN)
     await scene.brought[operator.public_key].serve(scene.network.endpoints[PublicKey(operator.public_key)])

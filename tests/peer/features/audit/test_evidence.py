@@ -11,7 +11,7 @@ from manta_swarm.peer.store import VECTORS
 from manta_swarm.protocol.auditing import VECTOR, WANTED, AskVector, vectors_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_AGE, Exchange
-from manta_swarm.protocol.light import Fate
+from manta_swarm.protocol.light import ReturnFate
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -152,8 +152,8 @@ async def test_a_gateway_keeps_and_brings_what_its_light_contributors_learnt(tmp
         for round_ in range(1, 4):
             name = await _contribute(scene, service, LIGHTS[0])
             gateway.worker.may_go_on.set()
-            await until(lambda name=name: _word(service, name).fate != Fate.HELD)
-            assert _word(service, name).fate == Fate.TAKEN, _word(service, name).reason
+            await until(lambda name=name: _word(service, name).fate != ReturnFate.HELD)
+            assert _word(service, name).fate == ReturnFate.TAKEN, _word(service, name).reason
             headers.append(scene.log.headers[-1])
             _wait_with_microbatches(gateway)
             scene.log.commit()

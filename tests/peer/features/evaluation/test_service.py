@@ -26,7 +26,7 @@ from manta_swarm.peer.features.evaluation.service import (
 )
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, UserError
-from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
+from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Question, QuestionFate, Result, checked
 from manta_swarm.protocol.signing import Digest, Identity, PublicKey, sha256
 from manta_swarm.runtime.child import ChildLost
 from tests.network.virtual_time import now
@@ -101,7 +101,7 @@ class Scene:
 
     async def answer(self, question: Question = QUESTION, asker: MemoryEndpoint | None = None) -> EvaluationWord:
         """Return the last word."""
-        while (word := await self.ask(question, asker)).fate == Fate.HELD:
+        while (word := await self.ask(question, asker)).fate == QuestionFate.HELD:
             pass
         return word
 
@@ -154,7 +154,7 @@ async def test_it_works_no_more_than_its_share_of_the_time(scene: Scene) -> None
 )
 async def test_what_it_cannot_measure_it_never_will(scene: Scene, changes: dict[str, Any], reason: str) -> None:
     word = await scene.ask(replace(QUESTION, **changes))
-    assert (word.fate, reason in word.reason) == (Fate.NEVER, True), word.reason
+    assert (word.fate, reason in word.reason) == (QuestionFate.NEVER, True), word.reason
     assert not scene.measurers
 
 
@@ -166,14 +166,14 @@ async def test_what_is_no_question_is_refused(scene: Scene, request_: bytes) -> 
 
 async def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_stays(scene: Scene) -> None:
     weights, scene.round = scene.states.pop(STATE), 6
-    assert (await scene.ask()).fate == Fate.LATER
+    assert (await scene.ask()).fate == QuestionFate.LATER
     scene.states[STATE], scene.round = weights, 7
-    assert (await scene.answer()).fate == Fate.DONE
+    assert (await scene.answer()).fate == QuestionFate.DONE
     del scene.states[STATE]
-    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
+    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == QuestionFate.DONE
     others = [replace(QUESTION, state=sha256(name), nonce=b"o" * 16) for name in (b"other", b"third")]
-    assert (await scene.answer(others[0])).fate == Fate.DONE
-    assert (await scene.ask(others[1])).fate == Fate.LATER  # two are kept, and no more
+    assert (await scene.answer(others[0])).fate == QuestionFate.DONE
+    assert (await scene.ask(others[1])).fate == QuestionFate.LATER  # two are kept, and no more
     assert others[1].state not in scene.copied
     assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
 
@@ -187,13 +187,13 @@ async def test_a_person_who_wants_it_no_more_has_it_end_at_once_and_is_asked_not
     assert scene.measurers[0].is_closed
     assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
     scene.service.limit(100, 100)
-    assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == Fate.DONE
+    assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == QuestionFate.DONE
 
 
 async def test_private_data_are_not_measured_on() -> None:
     async with scene_with(refusal="the run's data are private") as scene:
         word = await scene.ask()
-        assert (word.fate, word.reason) == (Fate.NEVER, "the run's data are private")
+        assert (word.fate, word.reason) == (QuestionFate.NEVER, "the run's data are private")
 
 
 async def test_while_it_is_paused_nothing_is_computed_no_memory_is_held_and_questions_that_wait_are_for_later(scene: Scene) -> None:
@@ -203,15 +203,15 @@ async def test_while_it_is_paused_nothing_is_computed_no_memory_is_held_and_ques
     assert {(await each).reason for each in asking} == {PAUSED}
     await asyncio.sleep(0.1)
     assert scene.measurers[0].is_closed
-    assert (await scene.ask()).fate == Fate.LATER
+    assert (await scene.ask()).fate == QuestionFate.LATER
     assert len(scene.measurers) == 1
     scene.service.resume()
-    assert (await scene.answer()).fate == Fate.DONE
+    assert (await scene.answer()).fate == QuestionFate.DONE
 
 
 async def test_a_pause_while_it_rests_frees_the_memory_too(scene: Scene) -> None:
     scene.service.limit(1, 100)
-    assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == Fate.DONE
+    assert (await scene.answer(replace(QUESTION, architectures=(SMALLEST,)))).fate == QuestionFate.DONE
     scene.service.pause()
     await asyncio.sleep(0.1)
     assert scene.measurers[0].is_closed
@@ -221,19 +221,19 @@ async def test_a_caller_has_one_question_and_all_together_a_few(scene: Scene) ->
     scene.service.limit(1, 100)
     asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
     await asyncio.sleep(0.1)
-    assert (await scene.ask()).fate == Fate.LATER
+    assert (await scene.ask()).fate == QuestionFate.LATER
     newer = asyncio.create_task(scene.answer(replace(QUESTION, nonce=b"m" * 16), scene.network.endpoints[scene.other(1).key]))
-    assert (await asking[1]).fate == Fate.LATER  # it asked anew
+    assert (await asking[1]).fate == QuestionFate.LATER  # it asked anew
     scene.service.limit(100, 100)
-    assert (await newer).fate == Fate.DONE
-    assert {(await each).fate for each in asking[2:]} == {Fate.DONE}
+    assert (await newer).fate == QuestionFate.DONE
+    assert {(await each).fate for each in asking[2:]} == {QuestionFate.DONE}
 
 
 async def test_what_measures_is_ended_when_nobody_asks_any_more(scene: Scene) -> None:
     await scene.answer()
     await asyncio.sleep(IDLE_S + 2 * CPU_S)
     assert scene.measurers[0].is_closed
-    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
+    assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == QuestionFate.DONE
     assert len(scene.measurers) == 2
 
 
@@ -263,12 +263,12 @@ async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end(sc
 @pytest.mark.parametrize(
     ("fault", "fates", "count"),
     [
-        (ChildLost("it has ended"), [Fate.LATER, Fate.LATER, Fate.NEVER, Fate.NEVER], 3),
-        (UserError("a shard is missing"), [Fate.NEVER, Fate.NEVER], 1),
+        (ChildLost("it has ended"), [QuestionFate.LATER, QuestionFate.LATER, QuestionFate.NEVER, QuestionFate.NEVER], 3),
+        (UserError("a shard is missing"), [QuestionFate.NEVER, QuestionFate.NEVER], 1),
     ],
 )
 async def test_one_that_dies_is_started_again_but_not_for_ever_and_for_missing_samples_never(
-    scene: Scene, fault: Exception, fates: list[Fate], count: int
+    scene: Scene, fault: Exception, fates: list[QuestionFate], count: int
 ) -> None:
     scene.fault = fault
     nonces = [bytes([number]) * 16 for number in range(len(fates))]

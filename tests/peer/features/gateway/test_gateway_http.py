@@ -37,7 +37,7 @@ from manta_swarm.peer.features.light.client import GatewayClient, NotKnown
 from manta_swarm.peer.features.light.session import contribute
 from manta_swarm.peer.features.light.work_gate import BlockingTraffic, WorkGate
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
-from manta_swarm.protocol.light import Fate, LeaseRequest
+from manta_swarm.protocol.light import LeaseRequest, ReturnFate
 from manta_swarm.protocol.records import InclusionPromise
 from manta_swarm.protocol.signing import peer_name, sha256
 from manta_swarm.runtime.listen_address import ListenAddress
@@ -82,10 +82,10 @@ async def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promi
         samples = await asyncio.to_thread(client.blob, lease.samples, lease.samples_bytes)
         done = Light(gateway, 0).work.do(lease, weights, samples, WorkGate())
         for _ in range(2):
-            assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
+            assert (await asyncio.to_thread(client.give_back, done.back)).fate == ReturnFate.HELD
         gathered = await gathered_by(gateway, cohort_session)
         await cohort_session.tell(gateway.accepted(*gathered.claims))
-        assert (await asyncio.to_thread(client.word, done.back.name)).fate == Fate.TAKEN
+        assert (await asyncio.to_thread(client.word, done.back.name)).fate == ReturnFate.TAKEN
         assert client.bytes_down > lease.weights_bytes + lease.samples_bytes
         with pytest.raises(NotKnown):
             await asyncio.to_thread(client.word, sha256(b"another return"))

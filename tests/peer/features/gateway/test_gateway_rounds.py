@@ -13,7 +13,7 @@ from manta_swarm.peer.features.light.work import LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
-from manta_swarm.protocol.light import Fate, LeaseRequest, LightReturn, LightWord
+from manta_swarm.protocol.light import LeaseRequest, LightReturn, LightWord, ReturnFate
 from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
@@ -38,7 +38,7 @@ async def _contribute(scene: Scene, service: GatewayService, identity: Identity)
     """Do a lease of the base that the gateway works on, once there is one; return the name of what came back."""
     back = await _done(scene, service, identity)
     word = await service.take(pack(back))
-    assert word.fate == Fate.HELD, word.reason
+    assert word.fate == ReturnFate.HELD, word.reason
     return back.name
 
 
@@ -90,8 +90,8 @@ async def test_light_contributors_are_in_the_gateways_contribution_and_have_cred
         for round_ in range(1, 4):
             names = [await _contribute(scene, service, identity) for identity in LIGHTS]
             gateway.worker.may_go_on.set()
-            await until(lambda names=names: all(_word(service, name).fate != Fate.HELD for name in names))
-            assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+            await until(lambda names=names: all(_word(service, name).fate != ReturnFate.HELD for name in names))
+            assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(ReturnFate.TAKEN, "")] * 2
             header = scene.log.headers[-1]
             claims = {claim.open().key: claim.open() for claim in header.claims}
             assert set(claims) == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
@@ -120,7 +120,7 @@ async def test_a_gateway_that_only_leases_does_a_microbatch_a_step_and_goes_on_l
         names.append(await _contribute(scene, service, LIGHTS[1]))
         assert not scene.log.headers
         await gateway.leaves()  # what came back by then is handed in
-        assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+        assert [(_word(service, name).fate, _word(service, name).reason) for name in names] == [(ReturnFate.TAKEN, "")] * 2
         keys = {claim.open().key for claim in scene.log.headers[-1].claims}
         assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
         assert len(gateway.worker.microbatches) == exchange.local_steps
@@ -146,6 +146,6 @@ async def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_b
         leased_by = len(cohort_sessions)
         await until(lambda: len(cohort_sessions) > leased_by + 1)  # all was due, and it began again
         word = await service.take(pack(late))
-        assert word.fate == Fate.HELD, word.reason
-        await until(lambda: _word(service, late.name).fate != Fate.HELD)
-        assert _word(service, late.name).fate == Fate.TAKEN, _word(service, late.name).reason
+        assert word.fate == ReturnFate.HELD, word.reason
+        await until(lambda: _word(service, late.name).fate != ReturnFate.HELD)
+        assert _word(service, late.name).fate == ReturnFate.TAKEN, _word(service, late.name).reason

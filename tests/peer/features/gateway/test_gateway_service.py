@@ -17,14 +17,14 @@ from manta_swarm.codec.residuals import given, near_mean, vector_digest
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE
-from manta_swarm.peer.features.gateway.work import Lent
+from manta_swarm.peer.features.gateway.work import LentResidual
 from manta_swarm.peer.features.light.work import Done
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.making import Residual
 from manta_swarm.peer.train.work import Vector
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import RemoteFault, SignatureError
-from manta_swarm.protocol.light import Fate, LightReturn, LightWord, Welcome
+from manta_swarm.protocol.light import LightReturn, LightWord, ReturnFate, Welcome
 from manta_swarm.protocol.records import Claim
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
@@ -73,7 +73,7 @@ async def test_what_light_contributors_learnt_is_averaged_with_the_gateways_own_
         await cohort_session.tell(gateway.accepted(*gathered.claims))
         for each in done:
             word = word_on(gateway, each)
-            assert word.fate == Fate.TAKEN
+            assert word.fate == ReturnFate.TAKEN
             assert each.back.claim.digest in word.contribution[0].open().claims
         assert gateway.service.taken == 2
 
@@ -98,14 +98,14 @@ async def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_t
     cohort_session = await gateway.convene()
     light = Light(gateway, 0)
     done = await light.contribute()
-    assert (await light.give_back(done)).fate == Fate.HELD
+    assert (await light.give_back(done)).fate == ReturnFate.HELD
     other = replace(done, back=resigned(done.back, LIGHTS[0], microbatch_ms=1234))
     word = await light.give_back(other)
-    assert (word.fate, word.reason) == (Fate.LOST, "this lease came back before, as something else")
+    assert (word.fate, word.reason) == (ReturnFate.LOST, "this lease came back before, as something else")
     assert cohort_session.members == tuple(sorted([GATEWAY.public_key, LIGHTS[0].public_key]))
     gathered = await gathered_by(gateway, cohort_session)
     await cohort_session.tell(gateway.accepted(*gathered.claims))
-    assert (await light.give_back(done)).fate == Fate.TAKEN
+    assert (await light.give_back(done)).fate == ReturnFate.TAKEN
 
 
 async def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
@@ -174,10 +174,10 @@ async def test_what_is_wrong_in_form_is_refused_with_its_reason_and_the_lease_ca
     done = light.do(await light.lease())
     for what, (spoil, reason) in WRONG.items():
         word = await light.give_back(replace(done, back=spoil(done.back)))
-        assert word.fate == Fate.LOST, what
+        assert word.fate == ReturnFate.LOST, what
         assert reason in word.reason, what
         assert cohort_session.members == (GATEWAY.public_key,), what
-    assert (await light.give_back(done)).fate == Fate.HELD
+    assert (await light.give_back(done)).fate == ReturnFate.HELD
 
 
 async def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault(gateway: Gateway) -> None:
@@ -198,12 +198,12 @@ async def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_f
     done = [light.do(await light.lease()) for light in lights]
     gateway.now_ms = LEFT_MS + 1
     assert cohort_session.is_alone
-    assert (await lights[0].give_back(done[0])).fate == Fate.HELD
+    assert (await lights[0].give_back(done[0])).fate == ReturnFate.HELD
     assert not cohort_session.is_alone
     claim, own = own_claim(gateway, cohort_session)
     assert await cohort_session.gather(claim, own, MICROBATCH) is not None
     word = await lights[1].give_back(done[1])
-    assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
+    assert (word.fate, word.reason) == (ReturnFate.LOST, "too late: the gateway hands in already")
     await gateway.convene(gateway.after(1))
     assert "too late" in (await lights[1].give_back(done[1])).reason
     assert (await lights[1].lease()).base == gateway.base.commit
@@ -222,7 +222,7 @@ async def test_a_lease_for_which_time_runs_out_comes_back_with_the_microbatches_
         done = light.do(lease, until_s=time.monotonic() + 600)
         assert done.back.counts == (1,) * steps
         assert done.samples == steps * MICROBATCH
-        assert (await light.give_back(done)).fate == Fate.HELD
+        assert (await light.give_back(done)).fate == ReturnFate.HELD
         gathered = await gathered_by(gateway, cohort_session)
         assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
         if steps > 1:
@@ -239,20 +239,20 @@ async def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leas
     assert "over here" in (await lights[2].ask()).reason
     gateway.now_ms = 9_000
     again = await gateway.convene(left_ms=8_000)
-    assert (await lights[1].give_back(slow)).fate == Fate.HELD
+    assert (await lights[1].give_back(slow)).fate == ReturnFate.HELD
     await lights[2].contribute()
     gathered = await gathered_by(gateway, again)
     assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
     await again.tell(gateway.accepted(*gathered.claims))
-    assert word_on(gateway, back).fate == Fate.TAKEN
+    assert word_on(gateway, back).fate == ReturnFate.TAKEN
 
 
 async def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void(gateway: Gateway) -> None:
     await gateway.convene()
     light = Light(gateway, 0)
     done = light.do(await light.lease())
-    await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
-    assert (await light.give_back(done)).fate == Fate.LOST
+    await gateway.convene(lent=LentResidual(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
+    assert (await light.give_back(done)).fate == ReturnFate.LOST
 
 
 async def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_are_good(gateway: Gateway) -> None:
@@ -262,7 +262,7 @@ async def test_a_gateway_waits_for_leases_that_are_out_and_no_longer_than_they_a
     cohort_session.work_over()
     assert not cohort_session.is_alone
     assert "over here" in (await Light(gateway, 1).ask()).reason
-    assert (await light.give_back(light.do(lease))).fate == Fate.HELD
+    assert (await light.give_back(light.do(lease))).fate == ReturnFate.HELD
     claim, own = own_claim(gateway, cohort_session)
     await Light(gateway, 1).ask()
     gateway.now_ms = LEFT_MS + 1
@@ -279,7 +279,7 @@ async def test_whose_vector_is_much_larger_than_the_others_is_left_out_and_told_
     gathered = await gathered_by(gateway, cohort_session)
     assert LIGHTS[1].public_key not in gathered.keys
     word = word_on(gateway, done[1])
-    assert (word.fate, word.reason) == (Fate.LOST, TOO_LARGE)
+    assert (word.fate, word.reason) == (ReturnFate.LOST, TOO_LARGE)
 
 
 async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_nothing(gateway: Gateway) -> None:
@@ -289,7 +289,9 @@ async def test_whom_the_log_does_not_take_is_told_so_and_all_are_where_it_takes_
         gathered = await gathered_by(gateway, cohort_session)
         without = [signed for signed in gathered.claims if signed.digest != done[1].back.claim.digest]
         await cohort_session.tell(gateway.accepted(*without) if is_taken else None)
-        assert [word_on(gateway, each).fate for each in done] == ([Fate.TAKEN, Fate.LOST] if is_taken else [Fate.LOST, Fate.LOST])
+        assert [word_on(gateway, each).fate for each in done] == (
+            [ReturnFate.TAKEN, ReturnFate.LOST] if is_taken else [ReturnFate.LOST, ReturnFate.LOST]
+        )
 
 
 async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_and_added_for_them() -> None:
@@ -300,7 +302,7 @@ async def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_le
         gathered = await gathered_by(gateway, cohort_session)
         accepted = gateway.accepted(*gathered.claims)
         await cohort_session.tell(accepted)
-        cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        cohort_session = await gateway.convene(gateway.after(1), lent=LentResidual(left, accepted.contribution.digest))
         done = [await Light(gateway, number).contribute() for number in range(2)]
         assert [each.back.claim.open().residual for each in done] == [left.digest, b""]
         vectors = [cohort_session._gifts[light.public_key].vector for light in LIGHTS[:2]]
@@ -328,7 +330,7 @@ async def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
         gathered = await gathered_by(gateway, cohort_session)
         accepted = gateway.accepted(*gathered.claims)
         await cohort_session.tell(accepted)
-        cohort_session = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        cohort_session = await gateway.convene(gateway.after(1), lent=LentResidual(left, accepted.contribution.digest))
         kept.clear()
         done = [await Light(gateway, number).contribute() for number in range(2)]
         for light, vectors in zip(done, kept, strict=True):
@@ -363,7 +365,7 @@ async def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_an
         light = Light(gateway, 0)
         lease = await light.lease()
         assert lease.architecture == architecture.text
-        assert (await light.give_back(light.do(lease))).fate == Fate.HELD
+        assert (await light.give_back(light.do(lease))).fate == ReturnFate.HELD
         mask = gateway.training_spec.coverage(round_, "here")
         assert mask is not None
         assert not cohort_session._gifts[LIGHTS[0].public_key].vector[~mask].any()
@@ -397,7 +399,7 @@ async def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in
         light = Light(gateway, 0)
         done = light.do(lease)
         assert done.back.claim.open().cohort == "here.size-1"
-        assert (await light.give_back(done)).fate == Fate.HELD
+        assert (await light.give_back(done)).fate == ReturnFate.HELD
 
 
 async def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing(

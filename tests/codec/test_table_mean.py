@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manta_swarm.codec.coding import encode, parse
-from manta_swarm.codec.mean import Outcome, outcome
+from manta_swarm.codec.mean import TableMean, table_mean
 from manta_swarm.protocol.exchange import CHUNK, CLIP, GREATEST_MIN_EXPONENT, LEAST_MIN_EXPONENT, MAX_AGE
 from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.signing import sha256
@@ -47,7 +47,7 @@ class Given:
         return self.min_exponent + max(exponent for exponent, _ in self.chunks)
 
 
-def clipped_in(result: Outcome) -> list[int]:
+def clipped_in(result: TableMean) -> list[int]:
     """The places of those that counted with less than their norm."""
     return [at for at, (weight, less) in enumerate(zip(result.weights, result.clipped, strict=True)) if less < weight]
 
@@ -56,12 +56,12 @@ def row_of(samples: int, age: int = 0, role: int = 0) -> Weighing:
     return Weighing(age, role, samples)
 
 
-def found(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold] = (), min_exponent: int = MIN_EXPONENT) -> Outcome:
+def found(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold] = (), min_exponent: int = MIN_EXPONENT) -> TableMean:
     rows = [row_of(one.samples, one.age, one.role) for one in table]
     count = sum(len(integers) for _, integers in table[0].chunks)
     bodies = [parse(codec, reference.body_bytes(codec, one.chunks), count) for one in table]
     masks = [None if one.mask is None else np.array(one.mask, np.bool_) for one in table]
-    return outcome(
+    return table_mean(
         rows,
         bodies,
         [one.min_exponent for one in table],
@@ -114,8 +114,8 @@ def expected_thresholds(
     return [after[role] for role in sorted(after)]
 
 
-def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], min_exponent: int) -> Outcome:
-    """Compare an outcome with what fractions say, and return it."""
+def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], min_exponent: int) -> TableMean:
+    """Compare a table's mean with what fractions say, and return it."""
     weights = expected_weights(table)
     by_role = {one.role: one for one in thresholds}
     clipped = [expected_clipped(one, weight, by_role.get(one.role), min_exponent) for one, weight in zip(table, weights, strict=True)]
@@ -299,7 +299,7 @@ def test_a_body_is_coded_and_counted_alike_in_every_codec() -> None:
     values = noise(1)
     for codec, error in (("int16", 1e-4), ("int8", 2e-2), ("topk-2048-8", 0.25), ("topk-256-4", 0.6)):
         body = parse(codec, encode(codec, values, -20), values.size)
-        result = outcome([row_of(16)], [body], [-20], (), -20, values.size)
+        result = table_mean([row_of(16)], [body], [-20], (), -20, values.size)
         assert result.mean.tobytes() == body.values(-20).tobytes()
         np.testing.assert_allclose(result.mean, values, atol=error * float(np.abs(values).max()))
 
@@ -309,15 +309,15 @@ def test_a_hundred_free_keys_move_the_mean_by_no_more_than_the_cap() -> None:
     honest, free = np.ones(8, np.float32), np.full(8, -8, np.float32)
     rows = [row_of(64) for _ in range(3)] + [replace(row_of(640), unproven=640) for _ in range(3, 103)]
     bodies = [parse("int16", encode("int16", honest if place < 3 else free, -20), 8) for place in range(103)]
-    alone = outcome(rows[:3], bodies[:3], [-20] * 3, (), -20, 8).mean
+    alone = table_mean(rows[:3], bodies[:3], [-20] * 3, (), -20, 8).mean
     assert alone.tolist() == [1.0] * 8
-    mean = outcome(rows, bodies, [-20] * 103, (), -20, 8).mean
+    mean = table_mean(rows, bodies, [-20] * 103, (), -20, 8).mean
     assert np.all(mean >= (1 * 4 - 8 * 1) / 5 - 1e-3)
     assert np.all(mean < alone)
-    without = outcome([replace(row, unproven=0) for row in rows], bodies, [-20] * 103, (), -20, 8).mean
+    without = table_mean([replace(row, unproven=0) for row in rows], bodies, [-20] * 103, (), -20, 8).mean
     assert np.all(without < -7)
     usual = Threshold(0, 3 << 20, 64)  # in units of 2^-20: a norm of 3, that of the honest ones is 2.83
-    clipped = outcome(rows, bodies, [-20] * 103, (usual,), -20, 8)
+    clipped = table_mean(rows, bodies, [-20] * 103, (usual,), -20, 8)
     assert np.all(clipped.mean > mean)  # and they are clipped besides
     assert clipped.thresholds[0].norm * 2.0**clipped.min_exponent < 3  # whose size they do not set
 
@@ -326,6 +326,6 @@ def test_a_mask_that_only_rows_without_weight_cover_leaves_zeros() -> None:
     body = parse("int16", encode("int16", np.ones(8, np.float32), -20), 8)
     rows = [row_of(1), replace(row_of(1), unproven=1), replace(row_of(2**40), unproven=2**40)]
     first, last = np.arange(8) < 4, np.arange(8) >= 4
-    result = outcome(rows, [body] * 3, [-20] * 3, (), -20, 8, [first, last, first])
+    result = table_mean(rows, [body] * 3, [-20] * 3, (), -20, 8, [first, last, first])
     assert result.weights[1] == 0
     assert result.mean.tolist() == [1.0] * 4 + [0.0] * 4
