@@ -8,20 +8,25 @@ from typing import Any
 import pytest
 
 import manta_swarm.aggregator.commit.commits
+from manta_swarm.aggregator.intake.admissions import signed_revocation
+from manta_swarm.aggregator.settings.sections import AdmissionSection
 from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.network.blobs import Ask
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
+from manta_swarm.protocol.admission import PEER
 from manta_swarm.protocol.closing import Stage
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import OwnFault, StorageError
-from manta_swarm.protocol.records import Header, InclusionPromise, open_entry
+from manta_swarm.protocol.records import Header, InclusionPromise, entry_of, open_entry
+from manta_swarm.protocol.signing import peer_name
 from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, World
-from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened
+from tests.aggregator.real_run import CONFIG, OPERATOR, PEERS, commit, everybodys, made, made_together, opened
 from tests.contributions import PEERS as MANY_PEERS
 
 A, B, C = PEERS
+LISTED = CONFIG.model_copy(update={"admission": AdmissionSection(how="list", peers=tuple(peer_name(peer.public_key) for peer in PEERS))})
 SHORT = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": 2})})
 
 
@@ -162,6 +167,29 @@ async def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes
     await log.inclusion_promise(early)
     await log.finish_round()
     assert listed_in(log, 2) == [early.digest]
+
+
+async def test_an_entry_that_is_being_written_while_a_round_is_computed_stands_before_the_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with World(tmp_path / "aggregator", LISTED) as world:
+        log = await world.start()
+        one = made(log.ledger, A)
+        await log.inclusion_promise(one)
+        lets, computed, follow, commit = threading.Event(), threading.Event(), log.run.follower.follow, log.run.log.commit
+        monkeypatch.setattr(log.run.follower, "follow", lambda *table: (follow(*table), computed.set())[0])
+        monkeypatch.setattr(log.run.log, "commit", lambda entries: (lets.wait(60), commit(entries)))
+        revocation = entry_of(signed_revocation(log.ledger, OPERATOR, PEER, C.public_key))
+        revoking = asyncio.create_task(log.commits.append(revocation))
+        log.pass_time(OPEN_MS)
+        await log.until(computed.is_set)
+        await log.commits._compute.do(len, ())  # what was computed is back
+        for _ in range(10):
+            await asyncio.sleep(0)
+        lets.set()
+        await revoking
+        await log.round(1)
+        assert log.run.log.entries(0, 2) == [revocation, entry_of(one.header)]
 
 
 # The order, and a disk that refuses.
