@@ -38,22 +38,18 @@ def one_honest(economy: Economy) -> Account:
     return economy.accounts["honest-0"]
 
 
-@pytest.fixture(scope="module")
-def alone() -> Economy:
-    return play()
-
-
-def test_those_who_work_share_the_pool_alike(alone: Economy) -> None:
+def test_those_who_work_share_the_pool_alike() -> None:
+    alone = play()
     one_honest(alone)
     assert [account.pay for account in alone.accounts.values()] == pytest.approx([ROUNDS / HONEST] * HONEST)
     assert alone.audited / alone.handed_in < 0.1
 
 
-@pytest.mark.parametrize("percent", [5, 25, 100])
-def test_whoever_leaves_out_work_is_paid_less_for_the_work_that_it_does(percent: float) -> None:
+@pytest.mark.parametrize(("percent", "rounds"), [(5, ROUNDS), (25, ROUNDS), (100, 2 * ROUNDS)])
+def test_whoever_leaves_out_work_is_paid_less_for_the_work_that_it_does(percent: float, rounds: int) -> None:
     parts = []
     for seed in range(3):
-        economy = play(faker("faker", percent), seed=seed, rounds=2 * ROUNDS)
+        economy = play(faker("faker", percent), seed=seed, rounds=rounds)
         parts.append(economy.accounts["faker"].pay_a_trained / one_honest(economy).pay_a_trained)
         assert economy.accounts["faker"].guilty > 0
     assert statistics.mean(parts) < 0.99
@@ -65,11 +61,12 @@ def test_pay_that_is_final_too_soon_makes_lying_pay() -> None:
 
 
 @pytest.mark.parametrize("free", [free_keys("free", 100), free_keys("free", 2, claims=32)], ids=["100 alone", "2 of 32"])
-def test_free_keys_take_no_pay_and_at_most_a_fifth_of_the_weight(free: Actor, alone: Economy) -> None:
-    economy = play(free)
+def test_free_keys_take_no_pay_and_at_most_a_fifth_of_the_weight(free: Actor) -> None:
+    rounds = 2 * Rules().pending_rounds
+    economy = play(free, rounds=rounds)
     assert economy.accounts["free"].pay == 0
-    assert economy.accounts["free"].weight / ROUNDS <= 0.2 + 1e-9
-    assert one_honest(economy).pay > 0.9 * one_honest(alone).pay
+    assert economy.accounts["free"].weight / rounds <= 0.2 + 1e-9
+    assert one_honest(economy).pay > 0.9 * rounds / HONEST
     assert economy.unjudged == 0
 
 
@@ -92,7 +89,7 @@ def test_a_newcomer_is_proven_after_so_many_good_contributions() -> None:
 def test_a_laptop_that_is_closed_without_a_word_keeps_nine_tenths_of_its_pay() -> None:
     parts = []
     for seed in range(3):
-        economy = play(honest("laptop", is_there=is_laptop_open), seed=seed, rounds=2 * ROUNDS_A_DAY)
+        economy = play(honest("laptop", is_there=is_laptop_open), seed=seed, rounds=ROUNDS_A_DAY)
         assert economy.accounts["laptop"].guilty == 0
         parts.append(economy.accounts["laptop"].pay_a_trained / one_honest(economy).pay_a_trained)
     assert statistics.mean(parts) > 0.9
