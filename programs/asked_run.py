@@ -31,7 +31,7 @@ _END_S = 30.0  # for the node to say goodbye
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Implements ``automl.commands.network_interface.AskedRun``."""
+    """A visited run, which a search asks in its own thread. Implements ``automl.commands.network_interface.AskedRun``."""
 
     loop: asyncio.AbstractEventLoop
     members: AskedMembers

@@ -11,7 +11,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 @dataclass(frozen=True, slots=True)
 class RunAtAddress:
-    """Implements ``automl.commands.network_interface.RunAtAddress``."""
+    """A run at an address, not opened yet. Implements ``automl.commands.network_interface.RunAtAddress``."""
 
     config: PeerConfig
 
@@ -26,7 +26,7 @@ class RunAtAddress:
 
 
 class SearchNetwork:
-    """Implements ``automl.commands.network_interface.SearchNetwork``."""
+    """Gives a search its run by an address. Implements ``automl.commands.network_interface.SearchNetwork``."""
 
     def run_at(self, address: str, run: str | None, invitation: str | None) -> RunAtAddress:
         """Return the run at an address.

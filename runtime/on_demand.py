@@ -13,7 +13,7 @@ class Closable(Protocol):
     """A process that can be ended."""
 
     async def close(self) -> None:
-        """End it."""
+        """End the process."""
 
 
 Process = TypeVar("Process", bound=Closable)
@@ -33,7 +33,7 @@ class OnDemandProcess(Generic[Process]):
 
     @property
     def may_work(self) -> bool:
-        """Whether it may work now."""
+        """Whether the process may work now."""
         return self.share > 0 and not self.is_paused
 
     def limit(self, share: int, duty: int) -> None:

@@ -17,7 +17,7 @@ _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for 
 
 
 class ManifestTrainingSpec:
-    """Implements ``protocol.rewards.TrainingSpec``."""
+    """The training spec that a manifest and this package's schedules give. Implements ``protocol.rewards.TrainingSpec``."""
 
     def __init__(self, manifest: Manifest) -> None:
         """Use the manifest's plan and prices.
