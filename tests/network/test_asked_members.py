@@ -21,7 +21,7 @@ from tests.network.virtual_time import now
 ASKER = Identity(b"\x50" * 32)
 RUN, STATE, DATA = sha256(b"run"), sha256(b"state"), sha256(b"data")
 TEXTS = tuple(f"r{size}" for size in range(10, 50))
-Measure = Callable[[str], Result]
+AnswerOf = Callable[[str], Result]
 
 
 def truth(text: str) -> Result:
@@ -34,7 +34,7 @@ def lie(text: str) -> Result:
     return Result.of(array("i", [7] * 50), array("i"), ())
 
 
-def saying(loss: int) -> Measure:
+def saying(loss: int) -> AnswerOf:
     """Return who says the same of all."""
     return lambda _text: Result.of(array("i", [loss] * 50), array("i"), ())
 
@@ -49,7 +49,7 @@ class NoChecks(random.Random):
 class Members:
     """A run in memory."""
 
-    def __init__(self, *measures: Measure, took_s: float = 1.0) -> None:
+    def __init__(self, *measures: AnswerOf, took_s: float = 1.0) -> None:
         self.network = MemoryNetwork(delay_s=lambda *_: took_s)
         self.identities = [Identity(bytes([place + 1]) * 32) for place in range(len(measures))]
         self.asked: Counter[PublicKey] = Counter()
@@ -65,7 +65,7 @@ class Members:
         for identity in self.identities:
             await self.serve(identity, self._measures[identity.public_key])
 
-    async def serve(self, identity: Identity, measure: Measure, change: Callable[[Answer], Answer] = lambda answer: answer) -> None:
+    async def serve(self, identity: Identity, measure: AnswerOf, change: Callable[[Answer], Answer] = lambda answer: answer) -> None:
         """Have one answer, after its answer was changed."""
 
         async def handle(_caller: PublicKey, request: bytes) -> bytes:

@@ -40,7 +40,7 @@ NOT_WANTED, PAUSED = "its person does not want it", "nothing is computed there n
 logger = logging.getLogger("manta.evaluation")
 
 
-class Measures(Protocol):
+class MeasuringProcess(Protocol):
     """Measures architectures (``peer.features.evaluation.measurer.Measurer``)."""
 
     async def load(self, weights: bytes) -> None:
@@ -63,7 +63,7 @@ class Host(Protocol):
     def weights(self, state: bytes) -> bytes | None:
         """Return a committed state's parameters by its digest; None: they are not here."""
 
-    async def start(self) -> Measures:
+    async def start(self) -> MeasuringProcess:
         """Start the process that measures."""
 
     def measured(self, count: int) -> None:
