@@ -144,8 +144,8 @@ async def test_the_arrival_of_a_body_counts_and_not_the_time_that_its_sync_takes
     await log.inclusion_promise(first)
     lets, append = threading.Event(), log.run.bodies.append
     monkeypatch.setattr(log.run.bodies, "append", lambda kept: (lets.wait(60), append(kept)))
-    computed, follow, commit = threading.Event(), log.run.state_keeper.follow, log.run.log.commit
-    monkeypatch.setattr(log.run.state_keeper, "follow", lambda *table: (follow(*table), computed.set())[0])
+    computed, after_table, commit = threading.Event(), log.run.state_keeper.after_table, log.run.log.commit
+    monkeypatch.setattr(log.run.state_keeper, "after_table", lambda *table: (after_table(*table), computed.set())[0])
     were_stored: list[bool] = []  # at each commit
     monkeypatch.setattr(log.run.log, "commit", lambda entries: (were_stored.append(lets.is_set()), commit(entries)))
     handing_in = asyncio.create_task(log.inclusion_promise(second))
@@ -176,8 +176,8 @@ async def test_an_entry_that_is_being_written_while_a_round_is_computed_stands_b
         log = await world.start()
         one = made(log.ledger, A)
         await log.inclusion_promise(one)
-        lets, computed, follow, commit = threading.Event(), threading.Event(), log.run.state_keeper.follow, log.run.log.commit
-        monkeypatch.setattr(log.run.state_keeper, "follow", lambda *table: (follow(*table), computed.set())[0])
+        lets, computed, after_table, commit = threading.Event(), threading.Event(), log.run.state_keeper.after_table, log.run.log.commit
+        monkeypatch.setattr(log.run.state_keeper, "after_table", lambda *table: (after_table(*table), computed.set())[0])
         monkeypatch.setattr(log.run.log, "commit", lambda entries: (lets.wait(60), commit(entries)))
         revocation = entry_of(signed_revocation(log.ledger, OPERATOR, PEER, C.public_key))
         revoking = asyncio.create_task(log.commits.append(revocation))
