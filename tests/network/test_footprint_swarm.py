@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, TrustSection
 from manta_swarm.automl.training.settings import first_min_exponent
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.swarm
 
 PEERS = ("one", "two")
 CODEC, STEPS = "topk-192-4", 3
-TRUST = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=4, pending_rounds=8)
+TRUST = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=4, pending_rounds=7)
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -38,6 +39,7 @@ def audited_run_with_shards() -> RunConfig:
         "trust": TRUST,
         "exchange": ExchangeSection(local_steps=STEPS, codec=CODEC, first_min_exponent=first_min_exponent(CODEC)),
         "data": config.data.model_copy(update={"dataset": "shards-noise", "share_shards": True}),
+        "monitor": MonitorSection(evaluate_share=0),
     }
     return config.model_copy(update=sections)
 
