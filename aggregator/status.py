@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.protocol.errors import RemoteFault, StorageError
-from manta_swarm.protocol.private import SHARED, BlobDistribution
+from manta_swarm.protocol.private import SHARED, AccuracySpread
 from manta_swarm.runtime.disk import replace_file
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ class OwnQuality(_Part):
     samples: int  # held-out images of all of them
     first_round: int  # of the states that were measured
     last_round: int
-    largest: BlobDistribution
-    smallest: BlobDistribution
+    largest: AccuracySpread
+    smallest: AccuracySpread
 
     def words(self) -> str:
         """Return the quality in one line."""
 
-        def shown(which: BlobDistribution) -> str:
+        def shown(which: AccuracySpread) -> str:
             return " / ".join(f"{value:.1%}" for value in (which.least, which.median, which.best))
 
         where = f"{self.samples} held-out images of {self.peers} peers, as they say"

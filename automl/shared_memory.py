@@ -40,7 +40,7 @@ _HEAD_BYTES = 64
 _PIXEL_BYTES = 10  # of a pair: 3 of each view, 4 of the disparity
 
 
-class Region:
+class SharedRegion:
     """Bytes in shared memory."""
 
     def __init__(self, descriptor: int, size_bytes: int, *, is_own: bool) -> None:
@@ -50,7 +50,7 @@ class Region:
         self._is_own = is_own
 
     @classmethod
-    def make(cls, size_bytes: int) -> "Region":
+    def make(cls, size_bytes: int) -> "SharedRegion":
         """Return a new one, all zero.
 
         Raises:
@@ -71,7 +71,7 @@ class Region:
         return cls(descriptor, size_bytes, is_own=True)
 
     @classmethod
-    def inherited(cls, descriptor: int) -> "Region":
+    def inherited(cls, descriptor: int) -> "SharedRegion":
         """Return the one that the program which started this process gave it."""
         return cls(descriptor, os.fstat(descriptor).st_size, is_own=False)
 
@@ -122,23 +122,23 @@ class ImagesIn:
         return count * channels * height * width
 
 
-def share_images(dataset: ImageDataset) -> tuple[ImagesIn, Region]:
+def share_images(dataset: ImageDataset) -> tuple[ImagesIn, SharedRegion]:
     """Return a copy of the training part of ``dataset``, and where it lies.
 
     Raises:
-        StorageError: as ``Region.make``.
+        StorageError: as ``SharedRegion.make``.
     """
     count, channels, height, width = dataset.train_images.shape
     images = ImagesIn(dataset.name, dataset.white, dataset.num_classes, (count, channels, height, width), int(dataset.flips))
     start = aligned(images.image_bytes)
-    region = Region.make(start + 8 * count)
+    region = SharedRegion.make(start + 8 * count)
     values = region.bytes(is_writable=True)
     values[: images.image_bytes] = dataset.train_images.reshape(-1)
     values[start:] = dataset.train_labels.astype("<i8").view(np.uint8)
     return images, region
 
 
-def shared_images(images: ImagesIn, region: Region) -> ImageDataset:
+def shared_images(images: ImagesIn, region: SharedRegion) -> ImageDataset:
     """Return the data set that lies in ``region``, read-only and without held-out samples.
 
     Raises:
@@ -161,20 +161,20 @@ def shared_images(images: ImagesIn, region: Region) -> ImageDataset:
     )
 
 
-def region_for(pairs: Sequence[Pair], kept_bytes: int = KEPT_BYTES) -> tuple[Region, int]:
+def region_for(pairs: Sequence[Pair], kept_bytes: int = KEPT_BYTES) -> tuple[SharedRegion, int]:
     """Return memory for as many pairs of the first one's size as fit into ``kept_bytes``, or all, and the bytes of a place.
 
     Raises:
-        StorageError: as ``Region.make``.
+        StorageError: as ``SharedRegion.make``.
     """
     place_bytes = aligned(_HEAD_BYTES + _PIXEL_BYTES * pairs[0].disparity.size)
-    return Region.make(place_bytes * max(1, min(len(pairs), kept_bytes // place_bytes))), place_bytes
+    return SharedRegion.make(place_bytes * max(1, min(len(pairs), kept_bytes // place_bytes))), place_bytes
 
 
 class SharedPairs(Sequence[Pair]):
     """A sequence of pairs behind another one, those asked for last kept in shared memory; one larger than a place is not kept."""
 
-    def __init__(self, pairs: Sequence[Pair], region: Region, place_bytes: int) -> None:
+    def __init__(self, pairs: Sequence[Pair], region: SharedRegion, place_bytes: int) -> None:
         """Use ``region``, which all processes share, for what ``pairs`` gives.
 
         Raises:

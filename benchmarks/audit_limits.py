@@ -25,7 +25,7 @@ from tolerances import SEED, microbatch_at, states_of
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.spaces.space import space_named
-from manta_swarm.automl.training.audited_step import FP32, Part, StepGradient
+from manta_swarm.automl.training.audited_step import FP32, StepGradient, WeightedGradient
 from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.settings import usual
 
@@ -37,7 +37,7 @@ NOTHING = np.zeros(0, np.float32)
 def bound_of(norms: NDArray[np.float64]) -> float:
     """Return how far the mean of microbatches of these norms may be off."""
     each = norms / len(norms)
-    return FP32.bound([Part(1.0, StepGradient(NOTHING, float(np.square(each).sum()), float(each.max()), NOTHING))])
+    return FP32.bound([WeightedGradient(1.0, StepGradient(NOTHING, float(np.square(each).sum()), float(each.max()), NOTHING))])
 
 
 def false_means(true: Gradients, stale: Gradients, other: Gradients) -> dict[str, Gradients]:

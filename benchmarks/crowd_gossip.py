@@ -32,7 +32,7 @@ from manta_swarm.codec.vectors import vector_group_sizes
 from manta_swarm.network import timeouts
 from manta_swarm.network.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
 from manta_swarm.network.gossip_state import GossipState
-from manta_swarm.network.pushes import Push, Shown
+from manta_swarm.network.pushes import Push, ShownOffer
 from manta_swarm.peer.sync.spread import LOG_BYTES, LOG_FIRST
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -60,7 +60,7 @@ class Offers(GossipState):
     def _opened(self, offer: Any) -> tuple[Any, Any]:
         return offer.opened, offer.inclusion_promise
 
-    def _size_of(self, shown: Shown) -> int:
+    def _size_of(self, shown: ShownOffer) -> int:
         return shown.offer.num_bytes
 
 

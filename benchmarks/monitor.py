@@ -33,7 +33,7 @@ from monitor_log import MadeUpRun
 from manta_swarm.aggregator.monitor.kept import KEPT
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.runtime.child import TOLD, Child, Program, python
-from manta_swarm.runtime.line import BEATS, Beat
+from manta_swarm.runtime.line import BEATS, Heartbeat
 
 REPEATS = 15
 START_S = 900.0
@@ -189,7 +189,7 @@ async def started(directory: Path, clients: int) -> AsyncIterator[tuple[Page, ps
 async def heard(child: Child) -> None:
     """Hear that a child goes on."""
     while True:
-        await child.hear(Beat, START_S)
+        await child.hear(Heartbeat, START_S)
 
 
 async def until_read(page: Page, size: int, process: psutil.Process, what: str) -> None:

@@ -39,7 +39,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.evaluation.held_out import evaluate, quality_report
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import fitted_name, space_named
-from manta_swarm.automl.training.cohorts import Cohort
+from manta_swarm.automl.training.cohorts import LocalCohort
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import thin
 from manta_swarm.automl.training.trainer import SimulatedSwarm, Trainer
@@ -71,7 +71,7 @@ class NoisyTrainer(Trainer):
     sigma = 0.0
     clip = 1.0
 
-    def _learn(self, cohort: Cohort, base: bytes, losses: list[float]) -> torch.Tensor:
+    def _learn(self, cohort: LocalCohort, base: bytes, losses: list[float]) -> torch.Tensor:
         return torch.from_numpy(noisy(super()._learn(cohort, base, losses).numpy(), self.sigma, self.clip))
 
 
@@ -133,7 +133,7 @@ def show(runs: Sequence[Run], parts: Sequence[ImageDataset]) -> None:
     print("\nimages to train with, held out, classes with at least 1 % of them:")
     for place, part in enumerate(parts):
         classes = int((np.bincount(part.train_labels, minlength=part.num_classes) >= part.num_train / 100).sum())
-        print(f"  {Cohort.numbered(place).name:<10} {part.num_train:>7,} {part.num_held_out:>7,} {classes:>3}")
+        print(f"  {LocalCohort.numbered(place).name:<10} {part.num_train:>7,} {part.num_held_out:>7,} {classes:>3}")
     print(f"\n{'':<16}{'test images':^36}{'own held-out images: least, median, best peer':^52}")
     print(f"{'setting':<16}{'largest':>12}{'smallest':>12}{'random':>12}{'largest':>26}{'smallest':>26}{'seconds':>9}")
     for run in runs:

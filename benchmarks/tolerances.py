@@ -44,7 +44,7 @@ import results
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import SearchSpace, space_named
-from manta_swarm.automl.training.audited_step import FP32, Part, StepGradient
+from manta_swarm.automl.training.audited_step import FP32, StepGradient, WeightedGradient
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.settings import usual
 
@@ -210,7 +210,7 @@ class Compared:
     def __str__(self) -> str:
         if not self.parts:
             return "nothing compared"
-        alone = FP32.bound([Part(1.0, StepGradient(NOTHING, 1.0, 1.0, NOTHING))])
+        alone = FP32.bound([WeightedGradient(1.0, StepGradient(NOTHING, 1.0, 1.0, NOTHING))])
         refused = sum(part > alone for part in self.parts)
         return f"{len(self.parts):,} compared, {self.same:,} the same, {refused} refused; parts of the norm {_shown(self.parts)}"
 
@@ -222,7 +222,7 @@ class Compared:
             apart, norms = pairs[int(rng.integers(len(pairs)))]
             drawn = rng.choice(len(norms), size, replace=False)
             gradient = StepGradient(NOTHING, float(np.square(norms[drawn] / size).sum()), float(norms[drawn].max() / size), NOTHING)
-            found.append(float(_rms(apart[drawn].mean(axis=0))) / FP32.bound([Part(1.0, gradient)]))
+            found.append(float(_rms(apart[drawn].mean(axis=0))) / FP32.bound([WeightedGradient(1.0, gradient)]))
         if not found:
             return f"claims of {size}: too few microbatches"
         return f"claims of {size}: {sum(part > 1 for part in found)} of {len(found):,} refused; parts of what is allowed {_shown(found)}"

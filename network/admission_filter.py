@@ -75,7 +75,7 @@ class Keeper(Protocol):
         ...
 
 
-class Known:
+class AdmittedKeys:
     """Knows who may take part, as far as this node can."""
 
     def __init__(self, manifest: Manifest, run: bytes, roll: Roll) -> None:
@@ -134,7 +134,9 @@ class Known:
 class AdmissionFilter:
     """A node, held to a run's admission. Implements ``network.rpc.OwnNode``."""
 
-    def __init__(self, node: OwnNode, known: Known, own: Signed[AdmissionProof] | None, why: str, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self, node: OwnNode, known: AdmittedKeys, own: Signed[AdmissionProof] | None, why: str, keeper: Keeper | None = None
+    ) -> None:
         """Prepare; ``open`` holds the DHT to it.
 
         Args:
@@ -167,7 +169,7 @@ class AdmissionFilter:
         return self._node.key
 
     @property
-    def known(self) -> Known:
+    def known(self) -> AdmittedKeys:
         """Who may take part, as far as this node knows."""
         return self._known
 

@@ -44,7 +44,7 @@ _MOST = {"state": 32, "mean": 32}  # each round has one, and a commit leads to t
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskPiece:
     """A request for a piece, or for ``HASHES``."""
 
     root: bytes
@@ -166,7 +166,7 @@ class Arriving(Protocol):
         """Take a piece, whose hash is known to be right."""
 
 
-class Lent(Protocol):
+class LazyBlob(Protocol):
     """A blob whose pieces are read when they are asked for: ``network.file_blobs.FileBlob``. Its methods are called in threads."""
 
     @property
@@ -190,7 +190,7 @@ class _Item:
 class Lender(Protocol):
     """Has blobs that do not lie in memory."""
 
-    def find(self, root: bytes) -> Lent | None:
+    def find(self, root: bytes) -> LazyBlob | None:
         """Return the blob with this root; None: there is none. Does not block."""
 
 
@@ -206,7 +206,7 @@ class BlobStore:
         self._pinned: dict[bytes, Blob] = {}
         self._max_bytes = max_bytes
         self._sending = InFlight[_Answer](sys.maxsize, _MAX_CALLS, max_bytes=max_sending_bytes, fair=_MAX_CALLS)
-        self._lent: dict[bytes, Lent] = {}
+        self._lent: dict[bytes, LazyBlob] = {}
         self._lenders: list[Lender] = []
         self._lending = InFlight[_Answer](sys.maxsize, _MAX_CALLS, max_bytes=_MAX_LENT_BYTES, fair=_MAX_CALLS)
         self._readers = concurrent.futures.ThreadPoolExecutor(_LENT_THREADS, "lent")  # threads come with the first that is asked for
@@ -237,7 +237,7 @@ class BlobStore:
         """Hand out from now on what has arrived of a blob that will have at most ``size_bytes``; when it is whole, ``put`` it."""
         self._add(partial_blob.root, _Item(kind, size_bytes, partial_blob))
 
-    def lend(self, root: Digest, blob: Lent) -> None:
+    def lend(self, root: Digest, blob: LazyBlob) -> None:
         """Hand out a blob that does not lie in memory, for as long as this node lives."""
         self._lent[root] = blob
 
@@ -268,7 +268,7 @@ class BlobStore:
                 num_kind[each.kind] -= 1
 
     async def _answer(self, caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(Ask, request, max_bytes=MAX_REQUEST_BYTES)
+        ask = unpack(AskPiece, request, max_bytes=MAX_REQUEST_BYTES)
         content = self._content(ask.root)
         if content is None:
             found = (self._lent.get(ask.root), *(lender.find(ask.root) for lender in self._lenders))
@@ -285,7 +285,7 @@ class BlobStore:
         self.bytes_sent += len(piece)
         return bytes(piece)
 
-    async def _answer_of_lent(self, caller: PublicKey, lent: Lent, place: int) -> bytes:
+    async def _answer_of_lent(self, caller: PublicKey, lent: LazyBlob, place: int) -> bytes:
         if place >= lent.num_pieces:
             raise EncodingError(f"a blob of {lent.num_pieces} pieces has no piece {place}")
         _begin(self._lending, caller, MAX_PIECE_BYTES)

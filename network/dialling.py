@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ListenPlaces:
     """Where a node listens: IP addresses and TCP ports."""
 
     places: tuple[Place, ...]
@@ -214,7 +214,7 @@ class Dialling:
         try:
             if len(request) != _KEY_BYTES:
                 raise EncodingError("no key")
-            return ANSWER + pack(Places(tuple(await self.places(PublicKey(request)))))
+            return ANSWER + pack(ListenPlaces(tuple(await self.places(PublicKey(request)))))
         except MantaError as error:
             return REFUSAL + refusal(error).encode()
 
@@ -340,7 +340,7 @@ class Dialling:
         answer = await answer_of(self._call(PeerID(informant), f"manta.{METHOD}", key), "who may know where a node is", timeout_s)
         if answer[:1] != ANSWER:
             raise EncodingError("no places")
-        return list(unpack(Places, answer[1:], max_bytes=MAX_MESSAGE_BYTES).places)
+        return list(unpack(ListenPlaces, answer[1:], max_bytes=MAX_MESSAGE_BYTES).places)
 
 
 class _Newest(Generic[Value]):

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.blobs import BUSY, HASHES, METHOD, NOT_YET, Ask
+from manta_swarm.network.blobs import BUSY, HASHES, METHOD, NOT_YET, AskPiece
 from manta_swarm.network.rpc import LARGE_BYTES, Endpoint, Refused
-from manta_swarm.network.sources import GAVE, NOT_ASKED, Call, Source, Sources
+from manta_swarm.network.sources import GAVE, NOT_ASKED, Source, SourceCall, Sources
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import RemoteFault, Unreachable
 from manta_swarm.protocol.signing import Digest, PublicKey
@@ -50,7 +50,7 @@ class Taker(Protocol):
         ...
 
 
-class Calls:
+class FetchCalls:
     """The calls of one fetch, and what they taught of its sources. Times are the event loop's."""
 
     def __init__(
@@ -73,8 +73,8 @@ class Calls:
         self._judge = judge
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + deadline_s
-        self._calls: dict[asyncio.Task[bytes], Call] = {}
-        self._open: dict[int, list[Call]] = {}  # by place, those in flight, the oldest first
+        self._calls: dict[asyncio.Task[bytes], SourceCall] = {}
+        self._open: dict[int, list[SourceCall]] = {}  # by place, those in flight, the oldest first
         self._at_once = PIECES_AT_ONCE
         self._waiting: list[int] = []  # places that nobody is being asked for
         self._sizes: Mapping[int, int] = {}
@@ -179,8 +179,8 @@ class Calls:
             return source.is_doubtful or source.is_slow(now), is_unknown, len(source.calls)
 
         source = min(free, key=rank)  # of equal ones the first
-        call = Call(place, source, now, now + self._timeout_s(place) * 2 ** len(calls))
-        request = pack(Ask(self.root, place))
+        call = SourceCall(place, source, now, now + self._timeout_s(place) * 2 ** len(calls))
+        request = pack(AskPiece(self.root, place))
         timeout_s = max(min(timeouts.PIECE_S, self._ends - now), 0.001)
         is_large = self._sizes[place] >= LARGE_BYTES
         asking = self._endpoint.call(source.key, METHOD, request, timeout_s=timeout_s, large_answer=is_large)
@@ -268,7 +268,7 @@ class Calls:
         if self._judge is not None:
             self._judge.distrust(source.key, reason)
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: SourceCall) -> None:
         """Expect nothing of a call; if no other is in flight for its piece, the piece waits to be asked for."""
         rivals = self._open.get(call.place, [])
         if call in rivals:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from manta_swarm.network.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, BlobStore, PartialBlob, ProvenPiece
-from manta_swarm.network.fetch_calls import Calls, Judge
+from manta_swarm.network.fetch_calls import FetchCalls, Judge
 from manta_swarm.network.file_blobs import FileName, FilePart
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
@@ -22,7 +22,7 @@ from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.signing import Digest, PublicKey
 
 
-class Progress(Protocol):
+class FetchProgress(Protocol):
     """Sees how far a blob is."""
 
     def arrived(self, count: int) -> None:
@@ -41,7 +41,7 @@ async def fetch(
     blob_store: BlobStore | None = None,
     kind: str = "fetched",
     judge: Judge | None = None,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     rng: random.Random | None = None,
 ) -> Blob:
     """Return the blob with ``root``.
@@ -110,7 +110,7 @@ async def fetch_file(
     *,
     deadline_s: float,
     judge: Judge | None = None,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     rng: random.Random | None = None,
 ) -> None:
     """Write a blob to its file, which is there, under its name, when this returns; what an earlier try left of it is used.
@@ -145,10 +145,10 @@ async def _calling(
     tries: int | None,
     judge: Judge | None,
     rng: random.Random | None,
-) -> AsyncIterator[Calls]:
+) -> AsyncIterator[FetchCalls]:
     """Yield what calls the sources, for as long as ``deadline_s``; at the end no call is in flight."""
     known = sources if isinstance(sources, Sources) else Sources(sources)
-    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, judge, rng or random.Random())
+    calls = FetchCalls(endpoint, Digest(bytes(root)), known, deadline_s, tries, judge, rng or random.Random())
     try:
         async with asyncio.timeout(deadline_s):
             yield calls
@@ -158,7 +158,7 @@ async def _calling(
         await calls.cancel()
 
 
-async def _begin(calls: Calls, max_sizes: Sequence[int], blob_store: BlobStore | None, kind: str) -> PartialBlob:
+async def _begin(calls: FetchCalls, max_sizes: Sequence[int], blob_store: BlobStore | None, kind: str) -> PartialBlob:
     """Return what is here of the blob, at least its hashes."""
     if len(max_sizes) == 1:
         return PartialBlob(calls.root, (calls.root,))
@@ -170,14 +170,14 @@ async def _begin(calls: Calls, max_sizes: Sequence[int], blob_store: BlobStore |
     return partial_blob
 
 
-async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
+async def _take_hashes(calls: FetchCalls, num_pieces: int) -> tuple[bytes, ...]:
     taker = _Hashes(calls.root, num_pieces)
     await calls.gather({HASHES: num_pieces * merkle.HASH_BYTES}, taker)
     return taker.hashes
 
 
 async def _take_pieces(
-    calls: Calls, partial_blob: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: Progress | None
+    calls: FetchCalls, partial_blob: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: FetchProgress | None
 ) -> None:
     # In an order of its own: those who fetch the same at the same time have different pieces for each other.
     sizes = {place: max_sizes[place] for place in calls.rng.sample(places, len(places))}
@@ -205,7 +205,7 @@ class _Hashes:
 class _Pieces:
     """The pieces of a blob that arrives. Implements ``network.fetch_calls.Taker``."""
 
-    def __init__(self, partial_blob: Arriving, max_sizes: Sequence[int], progress: Progress | None) -> None:
+    def __init__(self, partial_blob: Arriving, max_sizes: Sequence[int], progress: FetchProgress | None) -> None:
         self._growing = partial_blob
         self._max_sizes = max_sizes
         self._progress = progress

@@ -16,7 +16,7 @@ from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.gossip_state import GossipState, Pull
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
+from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Push, PushAnswer
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
@@ -315,7 +315,7 @@ class Gossip:
                 request = pack(push)
                 answer = await self._endpoint.call(key, METHOD, request, timeout_s=timeouts.PUSH_S)
                 self.bytes_out += len(request)
-                if not unpack(Heard, answer, max_bytes=_MAX_ANSWER_BYTES).is_linked:
+                if not unpack(PushAnswer, answer, max_bytes=_MAX_ANSWER_BYTES).is_linked:
                     raise EncodingError("no room for another link")
                 self._neighbours.met(key)
                 push = self._gossip_state.next_push(key)
@@ -349,11 +349,11 @@ class Gossip:
         finally:
             self.bytes_in += len(request)
             self._go_on()
-        return pack(Heard(int(is_linked)))
+        return pack(PushAnswer(int(is_linked)))
 
 
 class _Quarters:
-    """A blob of several pieces that comes: told of at the first piece and at each quarter. Implements ``network.fetching.Progress``."""
+    """A blob of several pieces that comes, told of at the first piece and at each quarter. A ``network.fetching.FetchProgress``."""
 
     def __init__(self, gossip: Gossip, root: bytes, num_pieces: int) -> None:
         self._gossip = gossip

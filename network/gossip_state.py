@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from manta_swarm.network.pushes import MAX_HOPS, MAX_OFFERS, MAX_PUSH_BYTES, MAX_ROOTS, BodyOffer, Push, Shown
+from manta_swarm.network.pushes import MAX_HOPS, MAX_OFFERS, MAX_PUSH_BYTES, MAX_ROOTS, BodyOffer, Push, ShownOffer
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.records import Contribution, InclusionPromise
 from manta_swarm.protocol.signing import PublicKey
@@ -60,7 +60,7 @@ class _Link:
     num_coming: int = 0  # roots that it said it is getting from afar
 
 
-class Places(Protocol):
+class PeerDistances(Protocol):
     """Knows how far peers are."""
 
     def distance_us(self, key: PublicKey) -> int:
@@ -72,7 +72,7 @@ class GossipState:
     """What one node knows of the bodies of the newest commit's round and the two after it, and of its links."""
 
     def __init__(
-        self, run: bytes, operators: Collection[bytes], places: Places, *, max_rows: int, body_bytes: int, near_timeout_s: float
+        self, run: bytes, operators: Collection[bytes], places: PeerDistances, *, max_rows: int, body_bytes: int, near_timeout_s: float
     ) -> None:
         """Know nothing yet.
 
@@ -152,7 +152,7 @@ class GossipState:
         Raises:
             EncodingError, SignatureError: see ``BodyOffer.open``.
         """
-        item = self._item_of(Shown(offer, 0), hops=0)
+        item = self._item_of(ShownOffer(offer, 0), hops=0)
         if item is not None:
             self.hold(item.root, is_own=True)
 
@@ -293,14 +293,14 @@ class GossipState:
         link = self._links.get(key)
         if link is None or not (link.offers or link.held or link.coming or link.is_to_be_greeted):
             return None
-        shown: list[Shown] = []
+        shown: list[ShownOffer] = []
         num_bytes = 0
         for root in list(link.offers):
             item = self._items[root]
             num_bytes += item.num_bytes
             if len(shown) == MAX_OFFERS or (shown and num_bytes > MAX_PUSH_BYTES):
                 break
-            shown.append(Shown(item.offer, item.hops))
+            shown.append(ShownOffer(item.offer, item.hops))
             link.has.add(root)
             del link.offers[root]
         coming = tuple(root for root in link.coming if root not in link.has)[: MAX_ROOTS // 2]
@@ -343,7 +343,7 @@ class GossipState:
                 link.num_coming += 1
                 self._coming[root] = now + self._near_timeout_s
 
-    def _item_of(self, shown: Shown, *, hops: int) -> _Item | None:
+    def _item_of(self, shown: ShownOffer, *, hops: int) -> _Item | None:
         """Return what is known of the body that is shown, which is checked if it is new; None: it is of no use now.
 
         Raises:
@@ -373,7 +373,7 @@ class GossipState:
     def _opened(self, offer: BodyOffer) -> tuple[Contribution, InclusionPromise]:
         return offer.open(self.run, self.operators)
 
-    def _size_of(self, shown: Shown) -> int:
+    def _size_of(self, shown: ShownOffer) -> int:
         return len(pack(shown))
 
     def _tell_all(self, item: _Item) -> None:

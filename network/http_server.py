@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from manta_swarm.network.rates import network_of
 from manta_swarm.protocol.errors import OwnFault
-from manta_swarm.runtime.in_flight import Held, InFlight
+from manta_swarm.runtime.in_flight import InFlight, Occupant
 
 PROXIES = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, and who may hold all places
 
@@ -38,11 +38,11 @@ _TOLD = 64  # connections beyond all places that get 503, without TLS; further o
 _MAX_HEAD_BYTES = 16_384
 
 
-Places = InFlight[Held]  # of connections, or of what else strangers may hold; their keys are their addresses
+Places = InFlight[Occupant]  # of connections, or of what else strangers may hold; their keys are their addresses
 
 
 class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
-    """A connection of a server's that has a place, and ends if it holds that for nothing for too long. Is ``Held``."""
+    """A connection of a server's that has a place, and ends if it holds that for nothing for too long. Is ``Occupant``."""
 
     address, num_bytes, ahead_s = "", 0, 0.0
 
@@ -134,7 +134,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def lag_s(self, _ahead_s: float = 0.0) -> float:
-        """Return for how long it has held its place for nothing; at most 0: it moves; -inf: it is being served. See ``Held``."""
+        """Return for how long it has held its place for nothing; at most 0: it moves; -inf: it is being served. See ``Occupant``."""
         now_s = self.loop.time()
         if self._is_asking:
             return now_s - self._since_s
@@ -145,7 +145,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
         return -math.inf
 
     def cut(self) -> None:
-        """See ``Held``."""
+        """See ``Occupant``."""
         if self._wire is not None:
             self._wire.abort()
 

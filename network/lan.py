@@ -18,7 +18,7 @@ import psutil
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from manta_swarm.network.dialling import MAX_PLACES, Places, maddr_of, places_of
+from manta_swarm.network.dialling import MAX_PLACES, ListenPlaces, maddr_of, places_of
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.affinity import HOST_BYTES
 from manta_swarm.protocol.encoding import pack, unpack
@@ -63,7 +63,7 @@ class LocalNetwork:
         places = sorted((host, port) for host, port in found if not ipaddress.ip_address(host).is_loopback)[:MAX_PLACES]
         if places:
             nonce = os.urandom(_NONCE_BYTES)
-            sealed = self._seal.encrypt(nonce, pack(Places(tuple(places))), self._about(self._node.key))
+            sealed = self._seal.encrypt(nonce, pack(ListenPlaces(tuple(places))), self._about(self._node.key))
             await self._node.publish(self._name, nonce + sealed, ttl_s=ttl_s)
 
     async def meet(self, known: Sequence[PublicKey]) -> None:
@@ -85,7 +85,7 @@ class LocalNetwork:
         except Unreachable as error:
             logger.debug("a cohort peer is not on this network peer=%s reason=%s", key.hex()[:8], error)
 
-    def _open(self, key: PublicKey, data: bytes) -> Places:
+    def _open(self, key: PublicKey, data: bytes) -> ListenPlaces:
         """Return where ``key`` says that it listens.
 
         Raises:
@@ -95,7 +95,7 @@ class LocalNetwork:
             if len(data) > _MAX_SEALED_BYTES:
                 raise EncodingError("more than a few addresses")
             opened = self._seal.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._about(key))
-            return unpack(Places, opened, max_bytes=_MAX_SEALED_BYTES)
+            return unpack(ListenPlaces, opened, max_bytes=_MAX_SEALED_BYTES)
         except (InvalidTag, ValueError) as error:
             self.malformed += 1
             raise EncodingError("addresses that nobody of the cohort sealed") from error

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.addresses import is_dialable
-from manta_swarm.network.dialling import Place, Places, places_of
+from manta_swarm.network.dialling import ListenPlaces, Place, places_of
 from manta_swarm.network.lan import host_digest
 from manta_swarm.network.link import MAX_CHUNK_BYTES, TAG_BYTES, Link, Receiver
 from manta_swarm.network.link_certificate import LinkCertificate
@@ -58,7 +58,7 @@ class Greeting:
     secret: bytes = b""  # that the peer who is greeted shows there
 
     def __post_init__(self) -> None:
-        Places(self.places)  # few, and each one is a place
+        ListenPlaces(self.places)  # few, and each one is a place
         if not 0 < len(self.certificate) <= _MAX_CERTIFICATE_BYTES:
             raise ValueError("a greeting without a certificate")
         if (len(self.host), len(self.socket), len(self.secret)) not in ((0, 0, 0), (HOST_BYTES, _NAME_BYTES, _SECRET_BYTES)):

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.affinity import FAR, NOWHERE, STAY_US, Placed, Position, distance_us
+from manta_swarm.protocol.affinity import FAR, NOWHERE, STAY_US, PlacedPeer, Position, distance_us
 from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
@@ -56,7 +56,7 @@ class _Known:
     data: bytes = b""  # the announcement as it came
 
 
-class Proven(Protocol):
+class ProvenCohortPeers(Protocol):
     """Knows who has proven to be of the own cohort."""
 
     def cohort_peers(self) -> Container[PublicKey]:
@@ -73,7 +73,7 @@ class Neighbours:
         run: bytes,
         clock: Clock = SYSTEM_CLOCK,
         *,
-        proven: Proven | None = None,
+        proven: ProvenCohortPeers | None = None,
         secret: bytes = b"",
         rng: random.Random | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Neighbours:
         self._secret = secret
         self._rng = rng or random.Random()
         self._known: dict[PublicKey, _Known] = {}
-        self._own: Placed | None = None  # as this node announced itself
+        self._own: PlacedPeer | None = None  # as this node announced itself
         self._announced = b""  # the same, as it travels
         self._distances: dict[PublicKey, int] = {}  # as far as they were asked for since the last look
         self._sequence = 0
@@ -110,7 +110,7 @@ class Neighbours:
         """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, where, and of which size."""
         if cohort != self._cohort:  # whoever stood where the last one meets is no cohort peer for that any more
             self._known = {key: replace(known, is_cohort_peer=False) for key, known in self._known.items()}
-        self._own = Placed(self._endpoint.key, cohort, position)
+        self._own = PlacedPeer(self._endpoint.key, cohort, position)
         self._distances.clear()
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
         data = self._announced = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position, size))
@@ -193,10 +193,10 @@ class Neighbours:
         await self.look()
         return self.members()
 
-    def others(self) -> list[Placed]:
+    def others(self) -> list[PlacedPeer]:
         """Return the others that announced themselves lately, with the cohort that they are of, and where they are."""
         known = [self._known[key].announcement for key in self.members()]
-        return [Placed(each.key, each.cohort, each.position) for each in known]
+        return [PlacedPeer(each.key, each.cohort, each.position) for each in known]
 
     def position(self, key: PublicKey) -> Position:
         """Return what a peer announced of where it is; ``NOWHERE`` where it is not known."""
@@ -214,7 +214,7 @@ class Neighbours:
         if known is None or self._own is None:
             return FAR
         if key not in self._distances:
-            self._distances[key] = distance_us(self._own, Placed(key, known.announcement.cohort, known.announcement.position))
+            self._distances[key] = distance_us(self._own, PlacedPeer(key, known.announcement.cohort, known.announcement.position))
         return self._distances[key]
 
     def at_meeting(self) -> list[PublicKey]:
@@ -391,7 +391,7 @@ class Neighbours:
     def _has_room_near(self, announcement: Announcement) -> bool:
         """Return whether this is somebody near, and one more may be known: with the cohort peers as many as these may be."""
         assert self._own is not None
-        there = Placed(announcement.key, announcement.cohort, announcement.position)
+        there = PlacedPeer(announcement.key, announcement.cohort, announcement.position)
         if not announcement.position.is_grouped or distance_us(self._own, there) > STAY_US:
             return False
         return sum(self._is_cohort_peer(each) or self._is_close(each) for each in self._known) < min(MAX_NEAR, MAX_NEIGHBOURS)

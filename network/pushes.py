@@ -38,7 +38,7 @@ class BodyOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownOffer:
     """An offer of a body, and how far the body has travelled."""
 
     offer: BodyOffer
@@ -53,7 +53,7 @@ class Shown:
 class Push:
     """What a node tells a link."""
 
-    offers: tuple[Shown, ...]  # bodies that it hands out
+    offers: tuple[ShownOffer, ...]  # bodies that it hands out
     held: tuple[bytes, ...]  # roots of what else it hands out, or begins to: of a commit's mean, or table
     coming: tuple[bytes, ...]  # roots of bodies that it is getting from afar
 
@@ -65,7 +65,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class PushAnswer:
     """The answer to a push: whether who got it tells the other in turn; if not, another link is to be found."""
 
     is_linked: int

@@ -84,7 +84,7 @@ class Faults:
 
 
 @dataclass
-class Rates(Generic[Name]):
+class TokenBuckets(Generic[Name]):
     """A token bucket for each name: a burst at once, then a rate per second. Of too many names the oldest is forgotten."""
 
     a_second: float
@@ -134,8 +134,8 @@ class CallRates:
             limits: of each key, and of each address.
             connections: of this node.
         """
-        self._of_key: Rates[bytes] = Rates(limits.of_key, limits.of_key * AT_ONCE_S)
-        self._of_address: Rates[str] = Rates(limits.of_address, limits.of_address * AT_ONCE_S)
+        self._of_key: TokenBuckets[bytes] = TokenBuckets(limits.of_key, limits.of_key * AT_ONCE_S)
+        self._of_address: TokenBuckets[str] = TokenBuckets(limits.of_address, limits.of_address * AT_ONCE_S)
         self._connections = connections
         self._clock = clock
         self._addresses: dict[PublicKey, str] = {}

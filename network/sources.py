@@ -73,7 +73,7 @@ class Sources:
 class Source:
     key: PublicKey
     is_spare: bool = False
-    calls: "list[Call]" = field(default_factory=list)  # in flight
+    calls: "list[SourceCall]" = field(default_factory=list)  # in flight
     rests: dict[int | None, tuple[int, float]] = field(default_factory=dict)  # by place, None is all: how many in a row, and until when
     is_doubtful: bool = False  # it was away, or too slow, when it was asked last
     is_wrong: bool = False
@@ -102,7 +102,7 @@ class Source:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class SourceCall:
     place: int
     source: Source
     started: float

@@ -22,7 +22,7 @@ from manta_swarm.network.rates import CallRates
 from manta_swarm.network.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from manta_swarm.network.traffic import PIECE_BYTES, Flow, Traffic
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.runtime.in_flight import Call, Calls, OutboundLimit
+from manta_swarm.runtime.in_flight import InboundCall, InboundCalls, OutboundLimit
 
 MIN_REQUEST_BYTES = LARGE_BYTES
 MAX_STREAMS_IN_ALL = 256  # that others may have open to us, and a quarter of the files that this process may have open
@@ -64,7 +64,7 @@ class Streams:
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._untaken: set[asyncio.Task[Any]] = set()  # of those that answer: whose answer is on its way
-        self.calls = Calls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=timeouts.STREAM_IDLE_S)
+        self.calls = InboundCalls(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=timeouts.STREAM_IDLE_S)
         self._outbound = OutboundLimit(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
@@ -137,7 +137,7 @@ class Streams:
             await self._answer_while_there(answer(caller, request), place, reader, writer)
 
     async def _answer_while_there(
-        self, answering: Awaitable[bytes], place: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, answering: Awaitable[bytes], place: InboundCall, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
         leaving = asyncio.create_task(_end_of(reader))
@@ -178,7 +178,7 @@ class Streams:
                     pass
 
 
-def _timeout(place: Call) -> asyncio.Timeout:
+def _timeout(place: InboundCall) -> asyncio.Timeout:
     """Return a timeout after which the caller has been waited for too long."""
     return asyncio.timeout(max(timeouts.STREAM_S - place.behind_s, 0.0))
 
@@ -213,7 +213,7 @@ def _hang_up(writer: asyncio.StreamWriter) -> None:
         writer.close()
 
 
-async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Call) -> bytes:
+async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: InboundCall) -> bytes:
     """Return a caller's request; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
     async with _timeout(place):
         size = _size(await reader.readexactly(_LENGTH_BYTES))
@@ -233,7 +233,7 @@ async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Call) -
     return bytes(pieces)
 
 
-async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, place: Call) -> None:
+async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, place: InboundCall) -> None:
     """Send an answer in pieces, each of which the caller has to take."""
     flow.count(_LENGTH_BYTES)
     writer.write(len(data).to_bytes(_LENGTH_BYTES, "big"))

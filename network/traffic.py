@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from dataclasses import dataclass, field
 
-from manta_swarm.network.rates import Rates
+from manta_swarm.network.rates import TokenBuckets
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
 PIECE_BYTES = 16_384  # what is sent or received at a time under a limit: small beside what a second has
@@ -27,7 +27,7 @@ class Flow:
         self._clock = clock
         self.total = 0  # bytes so far
         self._limit: int | None = None  # bytes a second
-        self._rate: Rates[None] = Rates(1.0, PIECE_BYTES)  # where there is a limit
+        self._rate: TokenBuckets[None] = TokenBuckets(1.0, PIECE_BYTES)  # where there is a limit
         self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []  # a heap: whose, which, bytes, until when
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class Flow:
         if limit is not None and limit < 1:
             raise ValueError("a limit is a positive number of bytes a second")
         if limit is None:
-            self._rate = Rates(1.0, PIECE_BYTES)
+            self._rate = TokenBuckets(1.0, PIECE_BYTES)
         else:
             self._rate.owe(None, self._now_ms(), 0)  # so far by the limit before
             self._rate.a_second, self._rate.at_once = float(limit), max(limit * _BURST_S, PIECE_BYTES)

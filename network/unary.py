@@ -14,7 +14,7 @@ from manta_swarm.network.dialling import Dialling
 from manta_swarm.network.rates import CallRates
 from manta_swarm.network.streams import MIN_REQUEST_BYTES, Answer
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.runtime.in_flight import Calls, OutboundLimit
+from manta_swarm.runtime.in_flight import InboundCalls, OutboundLimit
 
 MAX_CALLS = 4096  # of others that wait for their answers: each is a task, and a long poll lasts a minute
 MAX_CALLS_EACH = 64  # of one peer
@@ -65,7 +65,7 @@ class UnaryCalls:
         self._answer = self._control._handle_persistent_request
         self._max_bytes = dict(_DHT_REQUEST_BYTES)
         self._own: set[str] = set()
-        self.calls = Calls(total=MAX_CALLS, each=MAX_CALLS_EACH, max_bytes=_MAX_BYTES)
+        self.calls = InboundCalls(total=MAX_CALLS, each=MAX_CALLS_EACH, max_bytes=_MAX_BYTES)
         self._outbound = OutboundLimit(total=MAX_CALLS, each=MAX_OWN_CALLS)
         self._control._pending_calls = _PendingCalls()
         self._control._handler_tasks = _Answering()

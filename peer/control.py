@@ -46,7 +46,7 @@ class Control(control.ControlSocket):
         self._person = person
 
     async def answer(self, words: str) -> str:
-        """See ``runtime.control.Program``."""
+        """See ``runtime.control.CommandHandler``."""
         word, _, rest = words.partition(" ")
         try:
             said = await self._do(word, rest)

@@ -71,7 +71,7 @@ NOWHERE = Position(0, b"", b"", ())  # of who says nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPeer:
     """A peer as it announced itself."""
 
     key: bytes
@@ -79,7 +79,7 @@ class Placed:
     position: Position
 
 
-def distance_us(one: Placed, other: Placed) -> int:
+def distance_us(one: PlacedPeer, other: PlacedPeer) -> int:
     """Return the least bound on the round trip between two peers, in microseconds; ``SAME_HOST``, ``SAME_SITE`` or ``FAR``.
 
     By way of a landmark it is the sum of both ways there: whoever is 1 ms from it is at most 3 ms from who is 2 ms from it.
@@ -87,7 +87,7 @@ def distance_us(one: Placed, other: Placed) -> int:
     return _bound_us(one, other, _ways(one), _ways(other))
 
 
-def _bound_us(one: Placed, other: Placed, ways: dict[bytes, int], back: dict[bytes, int]) -> int:
+def _bound_us(one: PlacedPeer, other: PlacedPeer, ways: dict[bytes, int], back: dict[bytes, int]) -> int:
     if one.key == other.key or (one.position.host and one.position.host == other.position.host):
         return SAME_HOST
     if one.position.site and one.position.site == other.position.site:
@@ -95,7 +95,7 @@ def _bound_us(one: Placed, other: Placed, ways: dict[bytes, int], back: dict[byt
     return min((ways[tag] + back[tag] for tag in ways.keys() & back.keys()), default=FAR)
 
 
-def _ways(peer: Placed) -> dict[bytes, int]:
+def _ways(peer: PlacedPeer) -> dict[bytes, int]:
     """Return the longest round trip to each node that a peer names, and to itself."""
     return {tag: STEPS_US[step] for tag, step in peer.position.distances} | {tag_of(peer.key): 0}
 
@@ -109,7 +109,7 @@ def _name(key: bytes, number: int) -> str:
     return f"near-{sha256(key + bytes([number]) if number else key).hex()[:12]}"
 
 
-def cohorts(peers: Iterable[Placed]) -> dict[bytes, str]:
+def cohorts(peers: Iterable[PlacedPeer]) -> dict[bytes, str]:
     """Return the cohort's name of each peer, by key.
 
     It follows from what was announced alone, in whatever order that comes. A cohort has at most ``MAX_GROUP`` members, each near to all
@@ -123,7 +123,7 @@ def cohorts(peers: Iterable[Placed]) -> dict[bytes, str]:
     return _Grouping(peers).names()
 
 
-def cohort_peers_of(own: Placed, peers: Iterable[Placed]) -> frozenset[bytes]:
+def cohort_peers_of(own: PlacedPeer, peers: Iterable[PlacedPeer]) -> frozenset[bytes]:
     """Return the keys of those who are in a cohort with ``own``: they announced the same name, and are not too far apart or too many.
 
     Nobody else's announcement counts, and all of a name stand where it meets and know each other: so they agree, whomever else each knows.
@@ -137,7 +137,7 @@ class _Grouping:
     Tiers are 0 on one host, 1 on one local network, 2 near by the round trip, ``_NOT_NEAR``.
     """
 
-    def __init__(self, peers: Iterable[Placed]) -> None:
+    def __init__(self, peers: Iterable[PlacedPeer]) -> None:
         self._peers = sorted(peers, key=lambda peer: (tag_of(peer.key), peer.key))
         found = _distances(self._peers)
         self._joins = [[_tier(distance, JOIN_US) for distance in row] for row in found]
@@ -243,7 +243,7 @@ class _Grouping:
         return next(part for part, _ in self._named if place in part)
 
 
-def _distances(peers: Sequence[Placed]) -> list[list[int]]:
+def _distances(peers: Sequence[PlacedPeer]) -> list[list[int]]:
     ways = [_ways(peer) for peer in peers]
     found = [[SAME_HOST] * len(peers) for _ in peers]
     for place, one in enumerate(peers):

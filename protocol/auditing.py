@@ -54,7 +54,7 @@ class WantedFate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedContribution:
     """A contribution, and the round that has it."""
 
     round: int
@@ -69,7 +69,7 @@ class Placed:
 class AskWanted:
     """Asks what is wanted of own contributions."""
 
-    contributions: tuple[Placed, ...]
+    contributions: tuple[PlacedContribution, ...]
 
     def __post_init__(self) -> None:
         require(1 <= len(self.contributions) <= MAX_ASKED, f"1 to {MAX_ASKED} contributions are asked about")
@@ -92,7 +92,7 @@ class WantedOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedAnswer:
     """The answer to ``AskWanted``: what is wanted of each contribution, in the order of the question."""
 
     answers: tuple[WantedOf, ...]
@@ -102,7 +102,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class VectorPage:
     """Brings a page of a vector (float32, little-endian); its pages come in order."""
 
     contribution: bytes
@@ -244,7 +244,7 @@ def vectors_of(contribution: Contribution, claims: tuple[Claim, ...], failed: tu
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AuditCandidate:
     """A contribution that may be drawn."""
 
     contribution: bytes  # its digest
@@ -267,7 +267,7 @@ def auditor_of(beacon: bytes, contribution: bytes, keys: Sequence[bytes], named:
     return others[number("auditor", beacon, contribution) % len(others)] if others else None
 
 
-def drawn(rules: AuditRules, beacon: bytes, candidates: Sequence[Candidate]) -> frozenset[bytes]:
+def drawn(rules: AuditRules, beacon: bytes, candidates: Sequence[AuditCandidate]) -> frozenset[bytes]:
     """Return the digests of those of a round's contributions that are audited.
 
     1. Of those with a proven key each with a probability of ``audit_percent``.
@@ -285,7 +285,7 @@ def drawn(rules: AuditRules, beacon: bytes, candidates: Sequence[Candidate]) -> 
     return frozenset(found.union(each.contribution for each in (*known, *rest)))
 
 
-def _paid_by(budget: int, beacon: bytes, candidates: Iterable[Candidate]) -> list[Candidate]:
+def _paid_by(budget: int, beacon: bytes, candidates: Iterable[AuditCandidate]) -> list[AuditCandidate]:
     """Return so many of these, in order, as a budget in hundredths of a sample pays for."""
     found = []
     for each in candidates:

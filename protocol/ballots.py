@@ -66,7 +66,7 @@ NOBODY = Ballot(0, b"")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EntryBatch:
     """Entries that come after the first ``first`` of a log."""
 
     first: int
@@ -147,11 +147,11 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedBatch:
     """A batch, and under which ballot it was accepted."""
 
     ballot: Ballot
-    batch: Batch
+    batch: EntryBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +174,18 @@ class KeptUnderBallot:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class OperatorMemory:
     """What an operator may never forget, beside its log and the contributions that it keeps."""
 
     promised: Ballot = NOBODY
-    accepted: tuple[Accepted, ...] = ()  # at most one
+    accepted: tuple[AcceptedBatch, ...] = ()  # at most one
     certificate: tuple[Certificate, ...] = ()  # at most one: of the last root that it signed, or was about to
 
     def __post_init__(self) -> None:
         if max(len(self.accepted), len(self.certificate)) > 1:
             raise ValueError("more than one batch at a time")
 
-    def listening_to(self, ballot: Ballot) -> "Memory":
+    def listening_to(self, ballot: Ballot) -> "OperatorMemory":
         """Return the memory with the promise to listen to no older ballot.
 
         Raises:
@@ -195,7 +195,7 @@ class Memory:
             raise Outdated(self.promised.term)
         return self if ballot == self.promised else replace(self, promised=ballot)
 
-    def accepting(self, ballot: Ballot, batch: Batch, size: int) -> "Memory":
+    def accepting(self, ballot: Ballot, batch: EntryBatch, size: int) -> "OperatorMemory":
         """Return the memory with a batch accepted that was found good; ``size`` is that of the operator's log.
 
         Raises:
@@ -209,9 +209,9 @@ class Memory:
         for before in self.accepted:
             if (before.ballot, before.batch.first) == (ballot, batch.first) and before.batch != batch:
                 raise EncodingError("a second batch for the same place under one ballot")
-        return replace(listening, accepted=(Accepted(ballot, batch),))
+        return replace(listening, accepted=(AcceptedBatch(ballot, batch),))
 
-    def signing(self, certificate: Certificate, size: int) -> "Memory":
+    def signing(self, certificate: Certificate, size: int) -> "OperatorMemory":
         """Return the memory with the root signed that a checked certificate is about; ``size`` is that of the operator's log.
 
         Raises:
@@ -222,7 +222,7 @@ class Memory:
                 raise Forked(f"another root was signed before, for {signed.size} entries; an operator of this run lies")
         return replace(self, certificate=(certificate,))
 
-    def accepted_at(self, size: int) -> Accepted | None:
+    def accepted_at(self, size: int) -> AcceptedBatch | None:
         """Return the batch that was accepted after ``size`` entries."""
         return next((each for each in self.accepted if each.batch.first == size), None)
 
@@ -232,7 +232,7 @@ class Promise:
     """What an operator says when it promises: how long its log is, what it has accepted after that, and what it keeps."""
 
     size: int  # of its log, whose head counts: that is for the caller to check
-    accepted: tuple[Accepted, ...]  # at most one
+    accepted: tuple[AcceptedBatch, ...]  # at most one
     kept: tuple[KeptUnderBallot, ...]  # for the rounds that its log does not have
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ class Takeover:
         """Return whose log is the longest, and its promise: the new leader needs what that one has."""
         return max(self._promises.items(), key=lambda each: each[1].size)
 
-    def to_propose(self) -> Batch | None:
+    def to_propose(self) -> EntryBatch | None:
         """Return the batch after the longest log that may have been decided, and so has to be proposed again; None: there is none."""
         _, longest = self.longest()
         promises = self._promises.values()
@@ -299,7 +299,7 @@ class Takeover:
 class Voting:
     """Collects the votes for a batch."""
 
-    def __init__(self, run: bytes, ballot: Ballot, batch: Batch, operators: Sequence[bytes], quorum: int) -> None:
+    def __init__(self, run: bytes, ballot: Ballot, batch: EntryBatch, operators: Sequence[bytes], quorum: int) -> None:
         """Have none yet."""
         self._run = run
         self._ballot = ballot

@@ -1,7 +1,7 @@
 """What a run makes a peer fetch, send and keep, and what audits take at its log, in bytes: sums over the manifest's settings. Pure.
 
 What the formats fix is exact. How much audits take is drawn, so of that it is the mean; what small calls take was measured. A peer is
-one that hands in alone, and a round one of ``Table``: contributions of a claim each.
+one that hands in alone, and a round one of ``ExpectedTable``: contributions of a claim each.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ExpectedTable:
     """About how many contributions a round has, and how long it is open."""
 
     rows: int  # contributions, of a claim each
@@ -103,7 +103,7 @@ def data_bytes(manifest: Manifest, limit_bytes: int | None) -> int:
     return sum(each.list_bytes for each in manifest.shards) + (size if limit_bytes is None else min(size, limit_bytes))
 
 
-def round_traffic(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, table: Table) -> RoundTraffic:
+def round_traffic(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, table: ExpectedTable) -> RoundTraffic:
     """Return what one peer fetches and sends in a round; ``rules``: of audits, None: there are none."""
     contribution = entry_bytes(exchange.local_steps)
     claims = table.rows * contribution
@@ -117,7 +117,7 @@ def round_traffic(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, ta
     )
 
 
-def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> PeerDisk:
+def peer_disk(manifest: Manifest, sizes: Sizes, table: ExpectedTable, data: int) -> PeerDisk:
     """Return what one peer keeps; ``data``: what it has of shards that travel, see ``data_bytes``."""
     exchange, rules = manifest.exchange, manifest.audit_rules
     contribution = entry_bytes(exchange.local_steps)
@@ -134,7 +134,7 @@ def peer_disk(manifest: Manifest, sizes: Sizes, table: Table, data: int) -> Peer
     )
 
 
-def log_audits(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, table: Table) -> LogAudits:
+def log_audits(exchange: Exchange, rules: AuditRules | None, sizes: Sizes, table: ExpectedTable) -> LogAudits:
     """Return what audits take at an operator whose rounds are like this; nothing where there are none."""
     if rules is None:
         return LogAudits(0, 0, 0)

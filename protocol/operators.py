@@ -183,7 +183,7 @@ class LogPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardPosition:
     """The position of a log, and whose it is."""
 
     key: bytes
@@ -194,7 +194,7 @@ class Heard:
 class Newcomer:
     """What a newcomer has heard, and may not forget either."""
 
-    heard: tuple[Heard, ...] = ()
+    heard: tuple[HeardPosition, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.heard) > MAX_OPERATORS:
@@ -202,7 +202,7 @@ class Newcomer:
 
     def hearing(self, key: bytes, position: LogPosition) -> "Newcomer":
         """Return the newcomer with what the operator ``key`` said; the first word of each counts."""
-        return self if key in self.keys else replace(self, heard=(*self.heard, Heard(key, position)))
+        return self if key in self.keys else replace(self, heard=(*self.heard, HeardPosition(key, position)))
 
     @property
     def keys(self) -> frozenset[bytes]:

@@ -81,7 +81,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class BlobDistribution:
+class AccuracySpread:
     """The least, the median and the best of the peers' shares of right images, from 0 to 1; each peer counts alike."""
 
     least: float
@@ -89,7 +89,7 @@ class BlobDistribution:
     best: float
 
     @classmethod
-    def of(cls, shares: Sequence[float]) -> "BlobDistribution":
+    def of(cls, shares: Sequence[float]) -> "AccuracySpread":
         """Return the spread of at least one share; the median of an even number is the mean of the two in the middle."""
         ordered, middle = sorted(shares), len(shares) // 2
         median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

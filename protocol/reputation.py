@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from manta_swarm.protocol.auditing import Candidate, auditor_of, drawn
+from manta_swarm.protocol.auditing import AuditCandidate, auditor_of, drawn
 from manta_swarm.protocol.errors import LedgerError
 from manta_swarm.protocol.rewards import share_out
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
@@ -232,7 +232,7 @@ class Reputation:
 
     def _draw(self, rules: AuditRules, beacon: bytes, works: Sequence[PayableWork]) -> None:
         candidates = [
-            Candidate(work.contribution, work.samples, any(work.proven), all(self.good[key] for key in work.keys)) for work in works
+            AuditCandidate(work.contribution, work.samples, any(work.proven), all(self.good[key] for key in work.keys)) for work in works
         ]
         chosen = drawn(rules, beacon, candidates)
         for work in works:

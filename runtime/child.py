@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import psutil
 
 from manta_swarm.protocol.errors import EncodingError, UserError, Weather
-from manta_swarm.runtime.line import HEAD_BYTES, Beat, Failed, Messages
+from manta_swarm.runtime.line import HEAD_BYTES, Failed, Heartbeat, Messages
 
 Message = TypeVar("Message")
 
@@ -171,7 +171,7 @@ class Child:
         try:
             if setup is not None:
                 await child.say(setup)
-            await child.hear(Beat, program.start_s)
+            await child.hear(Heartbeat, program.start_s)
         except BaseException:
             await asyncio.shield(child.kill())
             raise
@@ -292,7 +292,7 @@ class Child:
                     self._reason, self._is_users = said.reason, bool(said.is_users)
                 elif self._heard.qsize() == _MAX_SAID:
                     raise EncodingError("more than it was asked")
-                elif not isinstance(said, Beat) or self._heard.empty():  # what waits to be heard says that it goes on, too
+                elif not isinstance(said, Heartbeat) or self._heard.empty():  # what waits to be heard says that it goes on, too
                     self._heard.put_nowait(said)
         except (EOFError, OSError):
             pass  # it has ended
@@ -318,9 +318,9 @@ async def keep(program: Program, restart: Restart = Restart()) -> None:
         try:
             child = Child.start(program)
             try:
-                await child.hear(Beat, program.start_s)
+                await child.hear(Heartbeat, program.start_s)
                 while True:
-                    await child.hear(Beat, program.quiet_s)
+                    await child.hear(Heartbeat, program.quiet_s)
             finally:
                 await asyncio.shield(child.end())
         except UserError as error:

@@ -100,7 +100,7 @@ class LocalServer:
             task.result()
 
 
-class Program(Protocol):
+class CommandHandler(Protocol):
     """Carries out what a person tells a running program."""
 
     async def answer(self, words: str) -> str:
@@ -110,7 +110,7 @@ class Program(Protocol):
 class ControlSocket:
     """The socket of a running program; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path, program: Program) -> None:
+    def __init__(self, directory: Path, program: CommandHandler) -> None:
         """Prepare; ``program`` answers."""
         self._path = directory / NAME
         self._program = program

@@ -35,7 +35,7 @@ _MAX_STANDINGS = 16_384  # keys that are remembered
 Name = TypeVar("Name", bound="bytes | str")
 
 
-class Held(Protocol):
+class Occupant(Protocol):
     """Something that holds a place: a call, a connection or an answer."""
 
     num_bytes: int  # that are held for it
@@ -59,7 +59,7 @@ class Held(Protocol):
         """End it at once; its place is taken already."""
 
 
-One = TypeVar("One", bound=Held)
+One = TypeVar("One", bound=Occupant)
 
 
 class _Counts(Generic[Name]):
@@ -266,11 +266,11 @@ class InFlight(Generic[One]):
             del self._keys_at[address]
 
 
-class Call:
+class InboundCall:
     """A call of another node's, which the current task answers; use with ``with``. The task is cancelled when its place is needed."""
 
-    def __init__(self, calls: "Calls", key: bytes, address: str) -> None:
-        """Use ``Calls.begin``."""
+    def __init__(self, calls: "InboundCalls", key: bytes, address: str) -> None:
+        """Use ``InboundCalls.begin``."""
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -282,7 +282,7 @@ class Call:
         self._since_s = calls.clock.now_s()
         self._held_s: float | None = None  # since when this node does not let the caller go on
 
-    def __enter__(self) -> "Call":
+    def __enter__(self) -> "InboundCall":
         _ANSWERED.set(self)
         return self
 
@@ -298,16 +298,16 @@ class Call:
 
     @property
     def ahead_s(self) -> float:
-        """See ``Held``."""
+        """See ``Occupant``."""
         return self._calls.standing_s(self.key)
 
     def lag_s(self, ahead_s: float) -> float:
-        """See ``Held``."""
+        """See ``Occupant``."""
         ahead_idle_s, idle_s = self._calls.idle_s
         return min(ahead_s - idle_s, -ahead_idle_s) - (self.ahead_s - self.behind_s)
 
     def cut(self) -> None:
-        """See ``Held``."""
+        """See ``Occupant``."""
         self.charge()
         self.lost = True
         self.task.cancel()
@@ -345,15 +345,15 @@ class Call:
         self._since_s = self._calls.clock.now_s()
 
 
-_ANSWERED: ContextVar[Call] = ContextVar("answered")  # by the current task
+_ANSWERED: ContextVar[InboundCall] = ContextVar("answered")  # by the current task
 
 
-def answered_call() -> Call | None:
+def answered_call() -> InboundCall | None:
     """Return the call that the current task answers; None: it answers none that has a place."""
     return _ANSWERED.get(None)
 
 
-class Calls(InFlight[Call]):
+class InboundCalls(InFlight[InboundCall]):
     """The calls of others that one node answers."""
 
     def __init__(self, *, total: int, each: int, max_bytes: int, idle_s: tuple[float, float] = NEVER, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -370,14 +370,14 @@ class Calls(InFlight[Call]):
         self.idle_s = idle_s
         self._standing: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # by key: seconds ahead, and when that was so
 
-    def begin(self, key: bytes, address: str = "") -> Call | None:
+    def begin(self, key: bytes, address: str = "") -> InboundCall | None:
         """Return a place for a call of ``key`` that the current task answers, or None: the caller has to try later.
 
         Args:
             key: the caller's.
             address: what its calls are counted by beside the key; empty: nothing, or it is not known yet.
         """
-        call = Call(self, key, address)
+        call = InboundCall(self, key, address)
         return call if self.take(call) else None
 
     def standing_s(self, key: bytes) -> float:

@@ -38,7 +38,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A child's message that it is alive and goes on."""
 
 
@@ -87,7 +87,7 @@ class Messages:
     ) -> None:
         """Allow these records, and those that any child may say."""
         self.to_child = Kinds(to_child, max_to_child)
-        self.to_parent = Kinds((Failed, Beat, *to_parent), max_to_parent)
+        self.to_parent = Kinds((Failed, Heartbeat, *to_parent), max_to_parent)
 
 
 BEATS = Messages()  # of a child that only says that it goes on
@@ -128,7 +128,7 @@ class Parent:
 
         def again_and_again() -> None:
             while True:
-                self.say(Beat())
+                self.say(Heartbeat())
                 pause.wait(BEAT_S)
 
         pause = threading.Event()

@@ -14,7 +14,7 @@ from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
 from manta_swarm.aggregator.intake.waiting import Ledgers
-from manta_swarm.network.admission_filter import AdmissionFilter, Known, NotAdmitted, stranger_told
+from manta_swarm.network.admission_filter import AdmissionFilter, AdmittedKeys, NotAdmitted, stranger_told
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.admission import (
@@ -156,6 +156,6 @@ async def held_to_admission(node: OwnNode, log: Ledgers) -> OwnNode:
     manifest, run = log.ledger.manifest, log.ledger.run
     if manifest.admission.is_open:
         return node
-    admission_filter = AdmissionFilter(node, Known(manifest, run, _Logged(log)), None, stranger_told(manifest))
+    admission_filter = AdmissionFilter(node, AdmittedKeys(manifest, run, _Logged(log)), None, stranger_told(manifest))
     await admission_filter.open()
     return admission_filter

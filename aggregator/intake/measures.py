@@ -12,7 +12,7 @@ from manta_swarm.aggregator.status import OwnQuality
 from manta_swarm.protocol.encoding import unpack
 from manta_swarm.protocol.errors import LedgerError, RemoteFault, StorageError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.private import MAX_SIGNED_BYTES, BlobDistribution, Measure
+from manta_swarm.protocol.private import MAX_SIGNED_BYTES, AccuracySpread, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.atomic_file import AtomicFile
@@ -88,6 +88,6 @@ def _summed_up(measures: Sequence[Measure]) -> OwnQuality:
         samples=sum(each.samples for each in measures),
         first_round=min(each.round for each in measures),
         last_round=max(each.round for each in measures),
-        largest=BlobDistribution.of([each.largest / each.samples for each in measures]),
-        smallest=BlobDistribution.of([each.smallest / each.samples for each in measures]),
+        largest=AccuracySpread.of([each.largest / each.samples for each in measures]),
+        smallest=AccuracySpread.of([each.smallest / each.samples for each in measures]),
     )

@@ -22,7 +22,7 @@ from manta_swarm.aggregator.monitor.sight import Sight, Update
 from manta_swarm.aggregator.monitor.streams import Streams
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.http_server import Places, allow_files, config_of
-from manta_swarm.runtime.line import BEAT_S, BEATS, Beat, Parent, be_child
+from manta_swarm.runtime.line import BEAT_S, BEATS, Heartbeat, Parent, be_child
 
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
@@ -114,7 +114,7 @@ async def serve(monitor: Monitor, listening: socket.socket, streams: int, parent
 async def _beat(server: uvicorn.Server, monitor: Monitor, parent: Parent) -> None:
     """Give signs of life for as long as the event loop goes round; see that everything ends when it should."""
     while not server.should_exit:
-        parent.say(Beat())
+        parent.say(Heartbeat())
         await asyncio.sleep(BEAT_S / 2)
     monitor.close()
     server.should_exit = True
@@ -126,7 +126,7 @@ def work(parent: Parent) -> None:
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)
     allow_files(settings.streams + _BESIDE_STREAMS + _FILES_BESIDE)
-    parent.say(Beat())
+    parent.say(Heartbeat())
     monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])
     with socket.socket(fileno=where_text["fd"]) as listening:
         asyncio.run(serve(monitor, listening, settings.streams, parent))

@@ -15,10 +15,10 @@ from manta_swarm.automl.training.update import num_moments
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.protocol.exchange import CHUNK, MAX_COHORT, codec_named
 from manta_swarm.protocol.footprint import (
+    ExpectedTable,
     LogAudits,
     RoundTraffic,
     Sizes,
-    Table,
     entry_bytes,
     in_words,
     log_audits,
@@ -84,7 +84,7 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
     rows = min(peers, exchange.max_rows)
     open_s = min(max(round_.target_batch / (peers * samples_per_s), round_.min_open_s), round_.max_open_s)
     listed_of_peer = min(round(samples_per_s * open_s), round_.max_claim_samples)
-    table = Table(rows, open_s)
+    table = ExpectedTable(rows, open_s)
     contribution = entry_bytes(exchange.local_steps)
     others = min(max(rows - 1, 0) * sizes.body, sizes.vector)  # a peer takes what is fewest bytes
     audits = log_audits(exchange, rules, sizes, table)

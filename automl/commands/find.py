@@ -333,7 +333,7 @@ def _searched(
     from rich.console import Console
 
     from manta_swarm.automl.search.journal import FileJournal
-    from manta_swarm.automl.search.report import Progress
+    from manta_swarm.automl.search.report import SearchProgress
     from manta_swarm.automl.search.search import BrokenWeights, search
 
     try:
@@ -345,7 +345,7 @@ def _searched(
         with (
             FileJournal(folder / JOURNAL, task.region.space, settings) as journal,
             evaluator as measuring,
-            Progress(Console(stderr=True)) as progress,
+            SearchProgress(Console(stderr=True)) as progress,
         ):
             if journal.num_outdated:
                 said = f"{journal.num_outdated} measurements of an earlier version lack the losses that rank now: they are repeated"

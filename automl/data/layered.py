@@ -43,7 +43,7 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 
 
-class View(NamedTuple):
+class CameraView(NamedTuple):
     """One camera's picture and the disparity of what it shows."""
 
     image: Pixels  # (H, W, 3)
@@ -83,7 +83,7 @@ def make_pair(part: str, index: int) -> Pair:
     return Pair(left.image, right.image, (left.disparity_256 / _ONE).astype(np.float32))
 
 
-def make_views(part: str, index: int) -> tuple[View, View]:
+def make_views(part: str, index: int) -> tuple[CameraView, CameraView]:
     """Return the left and the right view of pair ``index`` of the "train" or the "held out" part."""
     first = words(f"layers {part}", index, 1 + _MAX_LAYERS * _WORDS)
     count = _MIN_LAYERS + int(below(first[0], _MAX_LAYERS - _MIN_LAYERS + 1))
@@ -131,7 +131,7 @@ def _colours(ends: list[int]) -> Pixels:
     return blend
 
 
-def _view(scene: list[_Layer], *, is_right: bool) -> View:
+def _view(scene: list[_Layer], *, is_right: bool) -> CameraView:
     """Return what one camera sees: of each pixel the nearest layer, and the place in the left view that it shows."""
     # The largest of a pixel is of the nearest layer, and of equally near ones of the first; outside of a layer there is 0.
     nearest = np.zeros((HEIGHT, WIDTH), dtype=np.int32)
@@ -145,7 +145,7 @@ def _view(scene: list[_Layer], *, is_right: bool) -> View:
         np.maximum(nearest[rows, columns], ranked, out=nearest[rows, columns])
     disparity_256 = nearest >> _RANK_BITS
     seen = (_LAST_RANK - (nearest & _LAST_RANK)).astype(np.intp)
-    return View(_painted(scene, seen, disparity_256 if is_right else None), disparity_256)
+    return CameraView(_painted(scene, seen, disparity_256 if is_right else None), disparity_256)
 
 
 def _bounds(layer: _Layer, *, is_right: bool) -> tuple[slice, slice]:

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from manta_swarm.automl.export.onnx import IR_VERSION, OPSET, exported_model, package
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
-from manta_swarm.automl.latency.visits import Effort, Stopwatch, Subject, Told
+from manta_swarm.automl.latency.visits import MeasuringEffort, Stopwatch, TimedSubject, Told
 from manta_swarm.automl.models.networks import deployed, plain_network
 from manta_swarm.automl.models.supernet import plain_layer
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
@@ -218,7 +218,7 @@ def version() -> str:
     return str(package("onnxruntime").__version__)
 
 
-def median_ms(space: SearchSpace, subjects: Sequence[Part | Architecture], batch: int, effort: Effort, told: Told) -> list[float]:
+def median_ms(space: SearchSpace, subjects: Sequence[Part | Architecture], batch: int, effort: MeasuringEffort, told: Told) -> list[float]:
     """Return the milliseconds of one run of each subject, on the CPU in fp32 with as many threads as torch has.
 
     What a call takes that computes nothing is taken off those of parts: a network is called once, not layer by layer.
@@ -274,7 +274,7 @@ class Models:
         return self._rests[part]
 
 
-def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Subject:
+def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> TimedSubject:
     onnxruntime = package("onnxruntime")
     _share_memory()
     options = onnxruntime.SessionOptions()

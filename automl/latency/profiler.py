@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from manta_swarm.automl.devices import CudaGraphs, DeviceWork, Recorded, Recorder
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
-from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, Effort, Seconds, Stopwatch, Subject, Told
+from manta_swarm.automl.latency.visits import BESIDE, THOROUGH, MeasuringEffort, Seconds, Stopwatch, TimedSubject, Told
 from manta_swarm.automl.models.networks import plain_network
 from manta_swarm.automl.models.supernet import Plain, plain_layer
 from manta_swarm.automl.spaces.cost import layer_keys, rest_keys
@@ -78,7 +78,7 @@ def profile(
     device: str = "cpu",
     dtype: str = "fp32",
     batch: int = 1,
-    effort: Effort = THOROUGH,
+    effort: MeasuringEffort = THOROUGH,
     told: Told = lambda done, total: None,
     runtime: str | None = None,
 ) -> LatencyTable:
@@ -121,20 +121,20 @@ def _by_torch(
     dtype: torch.dtype,
     batch: int,
     subjects: Sequence[Part | Architecture],
-    effort: Effort,
+    effort: MeasuringEffort,
     told: Told,
     runtime: str | None,
 ) -> tuple[list[float], str]:
     """Return the milliseconds of one run of each subject, and by which of torch's runtimes; None: by graphs where they can be recorded."""
     if runtime != TORCH:
         try:
-            return Bench(space, device, dtype, batch, recorder=CudaGraphs()).median_ms(subjects, effort, told), GRAPHS
+            return LayerTimer(space, device, dtype, batch, recorder=CudaGraphs()).median_ms(subjects, effort, told), GRAPHS
         except RuntimeError as error:
             if runtime == GRAPHS:
                 raise
             reason = " ".join(str(error).split())[:_MOST_SAID]
             logger.warning("CUDA graphs cannot be measured here (%s): these are the times of launches one by one", reason)
-    return Bench(space, device, dtype, batch).median_ms(subjects, effort, told), TORCH
+    return LayerTimer(space, device, dtype, batch).median_ms(subjects, effort, told), TORCH
 
 
 def fixed_of(space: SearchSpace, part: FixedPart) -> Architecture:
@@ -144,7 +144,7 @@ def fixed_of(space: SearchSpace, part: FixedPart) -> Architecture:
     return replace(smallest, resolution=part.resolution, widths=widths)
 
 
-def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: Effort = BESIDE) -> list[float]:
+def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: MeasuringEffort = BESIDE) -> list[float]:
     """Return the milliseconds that one core of this computer works on one sample with each of some whole networks.
 
     Counted is the time of the calling thread, and torch has that one alone meanwhile: so other programs may keep the computer busy. Not for
@@ -153,7 +153,7 @@ def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: E
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock=_ThreadTime())
+        bench = LayerTimer(space, torch.device("cpu"), torch.float32, 1, clock=_ThreadTime())
         return bench.median_ms(architectures, effort, lambda done, total: None)
     finally:
         torch.set_num_threads(threads)
@@ -167,7 +167,7 @@ def _networks(space: SearchSpace, num_random: int) -> list[Architecture]:
     return list(dict.fromkeys([*extremes, *sampled]))
 
 
-class Bench:
+class LayerTimer:
     """Runs layers and networks in torch on a device, and takes their times."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Bench:
         self._inputs: dict[tuple[int, int, int, int], Tensor] = {}  # shared, for they would fill the memory
 
     @torch.inference_mode()
-    def median_ms(self, subjects: Sequence[Part | Architecture], effort: Effort, told: Told) -> list[float]:
+    def median_ms(self, subjects: Sequence[Part | Architecture], effort: MeasuringEffort, told: Told) -> list[float]:
         """Return the milliseconds of one run of each subject.
 
         Raises:
@@ -229,7 +229,7 @@ class Bench:
         return self._inputs[shape]
 
 
-def _recorded(recorder: Recorder, work: DeviceWork) -> Subject:
+def _recorded(recorder: Recorder, work: DeviceWork) -> TimedSubject:
     """Return a run's recording. One that did nothing would be fast, and so it is compared."""
     expected = work.run().clone()
     recorded = recorder.record(work)

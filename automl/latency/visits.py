@@ -20,7 +20,7 @@ Told = Callable[[int, int], None]  # hears how many measurements of how many are
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasuringEffort:
     """How often things are measured."""
 
     visits: int
@@ -30,12 +30,12 @@ class Effort:
     num_networks: int  # random whole networks, besides the extremes
 
 
-THOROUGH = Effort(visits=15, min_visits=5, visit_ms=2.0, subject_ms=600.0, num_networks=14)
-QUICK = Effort(visits=2, min_visits=2, visit_ms=0.5, subject_ms=100.0, num_networks=4)
-BESIDE = Effort(visits=3, min_visits=2, visit_ms=2.0, subject_ms=30.0, num_networks=0)  # for ``automl.latency.profiler.core_ms``
+THOROUGH = MeasuringEffort(visits=15, min_visits=5, visit_ms=2.0, subject_ms=600.0, num_networks=14)
+QUICK = MeasuringEffort(visits=2, min_visits=2, visit_ms=0.5, subject_ms=100.0, num_networks=4)
+BESIDE = MeasuringEffort(visits=3, min_visits=2, visit_ms=2.0, subject_ms=30.0, num_networks=0)  # for ``automl.latency.profiler.core_ms``
 
 
-class Subject(Protocol):
+class TimedSubject(Protocol):
     """A thing whose time is measured."""
 
     def run(self) -> object:
@@ -64,7 +64,7 @@ class Stopwatch:
         self._clock = clock
         self._queue = queue
 
-    def median_ms(self, subjects: Sequence[Subject], effort: Effort, told: Told) -> list[float]:
+    def median_ms(self, subjects: Sequence[TimedSubject], effort: MeasuringEffort, told: Told) -> list[float]:
         """Return the milliseconds of one run of each subject: the median over its visits."""
         done = iter(range(1, 1 << 40))
         run_ms: list[float] = []
@@ -86,7 +86,7 @@ class Stopwatch:
                 told(next(done), total)
         return [statistics.median(times) for times in times_ms]
 
-    def _times_ms(self, subject: Subject, runs: int) -> list[float]:
+    def _times_ms(self, subject: TimedSubject, runs: int) -> list[float]:
         """Return the milliseconds of each of some runs; on a device that is waited for, their mean."""
         chunk = 1 if self._queue is None else runs
         times_ms = []

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from manta_swarm.automl.models.gradients import convolve
-from manta_swarm.automl.models.linked import Link, linked_batch_norm
+from manta_swarm.automl.models.linked import SiteLink, linked_batch_norm
 from manta_swarm.automl.models.norms import can_normalise, can_project, normalised, projected
 from manta_swarm.automl.spaces.shapes import LayerShape
 from manta_swarm.automl.spaces.units import Layer
@@ -70,7 +70,7 @@ class ElasticBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels), persistent=False)
         self.register_buffer("running_variance", torch.ones(channels), persistent=False)
         self.momentum: float | None = None
-        self.link: Link | None = None
+        self.link: SiteLink | None = None
 
     def affine_for(self, channels: int, active: int | None = None) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the first channels; ``active``: of how many blocks they are, if not of all."""

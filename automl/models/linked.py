@@ -21,7 +21,7 @@ _CHANNEL_DIMENSIONS = (0, 2, 3)
 _MEMORY_S = 60.0
 
 
-class Link(Protocol):
+class SiteLink(Protocol):
     """One end of the way to the other site, which asks for the same exchanges in the same order."""
 
     @property
@@ -37,21 +37,21 @@ class Link(Protocol):
         """
 
 
-def give_values(link: Link, values: Tensor) -> None:
+def give_values(link: SiteLink, values: Tensor) -> None:
     """Give the other site values, and take none.
 
     Raises:
-        RemoteFault, Weather: as ``Link.exchange``.
+        RemoteFault, Weather: as ``SiteLink.exchange``.
     """
     link.exchange(_bytes_of(values), 0)
 
 
-def take_values(link: Link, shape: Sequence[int], like: Tensor, what: str, *, given: Tensor | None = None) -> Tensor:
+def take_values(link: SiteLink, shape: Sequence[int], like: Tensor, what: str, *, given: Tensor | None = None) -> Tensor:
     """Return the other site's values of ``shape``, of the type and at the place of ``like``, in exchange for ``given``, if anything.
 
     Raises:
         RemoteFault: they are too many, too few or not finite; ``what`` says what they are.
-        Weather: as ``Link.exchange``.
+        Weather: as ``SiteLink.exchange``.
     """
     size = like.element_size() * math.prod(shape)
     data = link.exchange(b"" if given is None else _bytes_of(given), size)
@@ -76,7 +76,7 @@ class _LinkedBatchNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, link: Link, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, link: SiteLink, epsilon: float) -> Tensor:
         variance_C, mean_C = torch.var_mean(x_BCHW, _CHANNEL_DIMENSIONS, correction=0)
         own = torch.stack([mean_C, variance_C])
         other = take_values(link, own.shape, own, "statistics of a batch", given=own)
@@ -101,13 +101,13 @@ class _LinkedBatchNorm(torch.autograd.Function):
         return centred_BCHW * _wide(weight_C * inverse_C), own[1], own[0], None, None
 
 
-def linked_batch_norm(x_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, link: Link, epsilon: float) -> Tensor:
+def linked_batch_norm(x_BCHW: Tensor, weight_C: Tensor, bias_C: Tensor, link: SiteLink, epsilon: float) -> Tensor:
     """Return the half ``x_BCHW`` normalised by the batch that it and the other site's half, of the same shape, are.
 
     Its backward pass talks to the other site as well. The gradients of weight and bias are this half's share.
 
     Raises:
-        RemoteFault, Weather: as ``Link.exchange``.
+        RemoteFault, Weather: as ``SiteLink.exchange``.
     """
     y_BCHW: Tensor = _LinkedBatchNorm.apply(x_BCHW, weight_C, bias_C, link, epsilon)
     return y_BCHW
@@ -129,11 +129,11 @@ class MemoryLink:
 
     @property
     def is_first(self) -> bool:
-        """See ``Link``."""
+        """See ``SiteLink``."""
         return self._is_first
 
     def exchange(self, data: bytes, size: int) -> bytes:
-        """See ``Link``."""
+        """See ``SiteLink``."""
         del size
         self.sent.append(len(data))
         self._out.put(data)

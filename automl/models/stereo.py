@@ -146,7 +146,7 @@ class Units(Protocol):
         """Return what a unit makes of its input; units count from 0."""
 
 
-class Stage(nn.Module):
+class UpStage(nn.Module):
     """One stage of the way back up: a transposed convolution, merged with the U link and the coarser prediction, and a finer prediction."""
 
     def __init__(self, shape: StageShape, *, is_elastic: bool) -> None:
@@ -191,7 +191,7 @@ class FixedPart(nn.Module):
         self.describe_half = skip_init(nn.Conv2d, space.widths[0], match.warp_channels, 1, bias=False)
         self.describe_quarter = skip_init(nn.Conv2d, space.widths[1], match.channels, 1, bias=False)
         self.fine = FineMatch(match, is_elastic=is_elastic)
-        self.stages = nn.ModuleList(Stage(shape, is_elastic=is_elastic) for shape in stage_shapes(space))
+        self.stages = nn.ModuleList(UpStage(shape, is_elastic=is_elastic) for shape in stage_shapes(space))
 
     def forward(self, x_BCHW: Tensor, units: Units) -> tuple[Tensor, ...]:
         """Return what the match says and the predictions of the six steps up, each (B, 1, H, W) in pixels.
@@ -292,7 +292,7 @@ class Stereo(Supernet):
                 draw(module.weight, generator)
         self.fixed.fine.initialise()
         for stage in self.fixed.stages:
-            assert isinstance(stage, Stage)
+            assert isinstance(stage, UpStage)
             stage.predict.weight.mul_(0.1)  # training begins at about zero disparity everywhere, and still has a gradient
             assert stage.predict.bias is not None
             stage.predict.bias.zero_()

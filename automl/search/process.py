@@ -8,7 +8,7 @@ import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.search.evaluators import Evaluator, LocalEvaluator
-from manta_swarm.automl.search.processes import MESSAGES, Ask, Found
+from manta_swarm.automl.search.processes import MESSAGES, MeasureAnswer, MeasureRequest
 from manta_swarm.automl.spaces.space import Architecture, SearchSpace
 from manta_swarm.automl.training.snapshot import open_snapshot
 from manta_swarm.runtime.child import python
@@ -26,9 +26,9 @@ def serve(parent: Parent, make: Callable[[], tuple[SearchSpace, Evaluator]]) -> 
     ask = parent.hear()
     space, evaluator = make()
     while True:
-        assert isinstance(ask, Ask)
+        assert isinstance(ask, MeasureRequest)
         (measured,) = evaluator.measure([Architecture.parse(ask.architecture, space)], ask.part)
-        parent.say(Found.of(measured))
+        parent.say(MeasureAnswer.of(measured))
         ask = parent.hear()
 
 

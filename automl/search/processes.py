@@ -20,7 +20,7 @@ _ANSWER_S = 7 * 86_400.0  # for one network: nobody knows how long it takes, and
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class MeasureRequest:
     """Asks a process to measure an architecture on a part of the held-out data."""
 
     architecture: str
@@ -28,7 +28,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MeasureAnswer:
     """A process's answer: how good the architecture is, as ``Measured`` has it."""
 
     quality: tuple[tuple[str, bytes], ...]  # names, and binary64
@@ -36,7 +36,7 @@ class Found:
     wrong: bytes
 
     @classmethod
-    def of(cls, measured: Measured) -> "Found":
+    def of(cls, measured: Measured) -> "MeasureAnswer":
         """Return what was measured as it travels."""
         quality = tuple((name, pack(">d", value)) for name, value in measured.quality.items())
         return cls(quality, measured.losses.tobytes(), measured.wrong.tobytes())
@@ -48,7 +48,7 @@ class Found:
         return Measured(quality, array("i", self.losses), array("i", self.wrong))
 
 
-MESSAGES = Messages((Ask,), (Found,), max_to_parent=1 << 28)
+MESSAGES = Messages((MeasureRequest,), (MeasureAnswer,), max_to_parent=1 << 28)
 
 
 class ProcessEvaluator:
@@ -162,8 +162,8 @@ async def _work(
     try:
         while waiting:
             index, architecture = waiting.pop()
-            await child.say(Ask(architecture.text, part))
-            found.put_nowait((index, (await child.hear(Found, _ANSWER_S)).measured))
+            await child.say(MeasureRequest(architecture.text, part))
+            found.put_nowait((index, (await child.hear(MeasureAnswer, _ANSWER_S)).measured))
     except ChildLost as error:
         words = "what is measured is kept: start the same command again, with fewer --workers if memory was short"
         found.put_nowait((-1, OwnFault(f"a process that measured architectures died ({error}); {words}")))

@@ -187,7 +187,7 @@ def _draw(panel: Axes, found: Found, axis: Cost, place: int, limits: Sequence[fl
     panel.legend(loc="best")
 
 
-class Progress:
+class SearchProgress:
     """A bar for each part of a search, with the quality of the lowest loss so far; see automl.search.search.Watch."""
 
     def __init__(self, console: Console) -> None:
@@ -206,7 +206,7 @@ class Progress:
         )
         self._task: progress.TaskID | None = None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "SearchProgress":
         if self._is_shown:
             self._bar.start()
         return self

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from manta_swarm.automl.training.audited_step import (
     FP32,
-    Microbatches,
+    AuditedMicrobatches,
     NotFinite,
-    Part,
     StepGradient,
     Tolerance,
+    WeightedGradient,
     rounding_of,
     skipped_cheap,
 )
@@ -115,7 +115,7 @@ class Recomputation:
         manifest: Manifest,
         plan: Plan,
         submission: Submission,
-        microbatches: Microbatches,
+        microbatches: AuditedMicrobatches,
         state: State,
         teacher: Tensor | None,
         tolerance: Tolerance = FP32,
@@ -247,7 +247,7 @@ class Recomputation:
         if expected is None:
             raise NotFinite(f"the mean of step {step} is not finite here")
         rounding = rounding_of(list(zip(shares, parts, strict=True)))
-        return self._tolerance.is_honest(mean, expected, list(map(Part, shares, gradients.values())), rounding)
+        return self._tolerance.is_honest(mean, expected, list(map(WeightedGradient, shares, gradients.values())), rounding)
 
     def _judge_own(
         self, step: int, own: Mapping[int, Vector | None], gradients: Mapping[int, StepGradient], brought: BroughtForAudit
@@ -259,7 +259,7 @@ class Recomputation:
                 self._find(place, Judged(Outcome.DEMOTED, f"it did not bring its own vector of step {step}"))
                 continue
             rounding = rounding_of([(1.0, gradient.mean)])
-            if not self._tolerance.is_honest(vector, gradient.mean, [Part(1.0, gradient)], rounding):
+            if not self._tolerance.is_honest(vector, gradient.mean, [WeightedGradient(1.0, gradient)], rounding):
                 self._find(place, Judged(Outcome.VOID, f"its own vector of step {step} is not what its microbatches give"))
             if self._num_steps == 1:
                 vector = self._given(vector, place, brought)

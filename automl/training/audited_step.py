@@ -52,7 +52,7 @@ class Tolerance:
     each_coordinate: float  # the same, for the error of a coordinate in parts of its own values: the root of the mean square over all
     one_coordinate: float
 
-    def is_honest(self, brought: Vector, expected: Vector, parts: Sequence["Part"], rounding_N: Vector) -> bool:
+    def is_honest(self, brought: Vector, expected: Vector, parts: Sequence["WeightedGradient"], rounding_N: Vector) -> bool:
         """Return whether a mean that was brought is as near to the ``expected`` one as an honest one.
 
         Args:
@@ -74,12 +74,12 @@ class Tolerance:
             parts_N = np.where(apart_N > 0.0, np.minimum(1.0, apart_N / allowed_N), 0.0)
         return math.sqrt(float(np.square(parts_N).mean())) <= self.coordinate_bound(parts)
 
-    def coordinate_bound(self, parts: Iterable["Part"]) -> float:
+    def coordinate_bound(self, parts: Iterable["WeightedGradient"]) -> float:
         """Return how far coordinates may be off, in parts of their own values."""
         energy, peak = _strength(parts)
         return math.sqrt(self.each_coordinate**2 + (self.one_coordinate**2 * peak**2 / energy if energy else 0.0))
 
-    def bound(self, parts: Iterable["Part"], rounding: float = 0.0) -> float:
+    def bound(self, parts: Iterable["WeightedGradient"], rounding: float = 0.0) -> float:
         """Return how far a mean of these may be from what comes out here; ``rounding`` is what its arithmetic may add."""
         energy, peak = _strength(parts)
         return math.sqrt(self.each**2 * energy + (self.one * peak) ** 2) + rounding
@@ -102,14 +102,14 @@ class StepGradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightedGradient:
     """A step's gradient in the mean of a cohort."""
 
     weight: float  # its part of all weights
     gradient: StepGradient
 
 
-class Microbatches:
+class AuditedMicrobatches:
     """Computes the microbatches of one run's claims on one device; not for several threads at once."""
 
     def __init__(self, manifest: Manifest, plan: Plan, dataset: TrainingSet, *, device: str = "cpu") -> None:
@@ -196,7 +196,7 @@ def rounding_of(parts: Sequence[tuple[float, Vector]]) -> Vector:
     return rounding_N
 
 
-def _strength(parts: Iterable["Part"]) -> tuple[float, float]:
+def _strength(parts: Iterable["WeightedGradient"]) -> tuple[float, float]:
     """Return the sum of the squares of the microbatches' norms as they enter a mean, and the largest norm."""
     energy = peak = 0.0
     for part in parts:

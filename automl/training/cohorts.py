@@ -32,23 +32,23 @@ Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Cohort:
+class LocalCohort:
     """Who trains: a cohort of one."""
 
     name: str
     key: bytes
 
     @classmethod
-    def numbered(cls, number: int) -> "Cohort":
+    def numbered(cls, number: int) -> "LocalCohort":
         """Return the cohort of this number; the first bytes of keys, which sweeps begin by, differ as those of real ones do."""
         return cls(f"local-{number}", number.to_bytes(2, "little") + bytes(30))
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class CohortLearnt:
     """What a cohort has to say in a round."""
 
-    cohort: Cohort
+    cohort: LocalCohort
     values: Vector  # (N,): the mean gradient, or the change of the weights
     samples: int
     role: int  # see ``protocol.rewards``
@@ -56,7 +56,7 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ExchangeMemory:
     """What one round's exchange leaves to the next one's."""
 
     min_exponent: int  # of exponents
@@ -72,14 +72,14 @@ class LocalExchange:
         self._codec = codec_named(codec)
         self._percent = residual_percent
         self._num_values = num_values
-        self.memory = Memory(first_min_exponent(codec), (), (None,) * num_cohorts)
+        self.memory = ExchangeMemory(first_min_exponent(codec), (), (None,) * num_cohorts)
 
     @property
     def contribution_bytes(self) -> int:
         """How long one cohort's body is."""
         return body_num_bytes(self._codec.name, self._num_values)
 
-    def mean(self, every: Sequence[Learnt]) -> Vector:
+    def mean(self, every: Sequence[CohortLearnt]) -> Vector:
         """Return the mean (N,) of the round's table, in which every cohort is; they come in the order of residuals. Moves ``memory`` on.
 
         Who has values that are not finite is not in the table, as if the contribution had not come. A mean of nothing is zero.
@@ -105,16 +105,16 @@ class LocalExchange:
         if not table:
             return np.zeros(self._num_values, np.float32)
         found = table_mean(table, bodies, [min_exponent] * len(table), self.memory.thresholds, min_exponent, self._num_values, masks)
-        self.memory = Memory(found.min_exponent, found.thresholds, tuple(residuals))
+        self.memory = ExchangeMemory(found.min_exponent, found.thresholds, tuple(residuals))
         return found.mean
 
     def sorted(self) -> None:
         """The weights were reordered: no residual fits any more."""
         memory = self.memory
-        self.memory = Memory(memory.min_exponent, memory.thresholds, (None,) * len(memory.residuals))
+        self.memory = ExchangeMemory(memory.min_exponent, memory.thresholds, (None,) * len(memory.residuals))
 
 
-def save_memory(path: Path, memory: Memory) -> None:
+def save_memory(path: Path, memory: ExchangeMemory) -> None:
     """Write what an exchange has left; the file is there whole after a crash, or not at all.
 
     Raises:
@@ -131,7 +131,7 @@ def save_memory(path: Path, memory: Memory) -> None:
     write_durably(path, safetensors.numpy.save(tensors, metadata))
 
 
-def load_memory(path: Path, num_values: int) -> Memory:
+def load_memory(path: Path, num_values: int) -> ExchangeMemory:
     """Return what ``save_memory`` wrote; ``num_values``: N.
 
     Raises:
@@ -150,4 +150,4 @@ def load_memory(path: Path, num_values: int) -> Memory:
             raise ValueError("its residuals are not float32 vectors of the supernet's length")
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} does not hold what an exchange has left: {error}; remove the folder to begin anew") from error
-    return Memory(min_exponent, thresholds, residuals)
+    return ExchangeMemory(min_exponent, thresholds, residuals)

@@ -22,7 +22,15 @@ from torch import Tensor
 
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.devices import Recorder
-from manta_swarm.automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
+from manta_swarm.automl.training.cohorts import (
+    MAX_COHORTS,
+    CohortLearnt,
+    ExchangeMemory,
+    LocalCohort,
+    LocalExchange,
+    load_memory,
+    save_memory,
+)
 from manta_swarm.automl.training.coverage import coverage_of
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
@@ -117,7 +125,7 @@ class Trainer:
         self._num_microbatches = -(-swarm.target_batch // (swarm.microbatch_samples * swarm.cohorts * plan.local_steps))
         self._worker = Worker(plan.supernet, dataset, device, recorder=recorder)
         self._teacher: State | None = None
-        self._cohorts = [Cohort.numbered(number) for number in range(swarm.cohorts)]
+        self._cohorts = [LocalCohort.numbered(number) for number in range(swarm.cohorts)]
         own = {
             cohort.name: Worker(plan.supernet, part, device, recorder=recorder) for cohort, part in zip(self._cohorts, parts, strict=False)
         }
@@ -144,7 +152,7 @@ class Trainer:
         return Traffic(body_bytes * len(self._cohorts), dense_bytes / body_bytes)
 
     @property
-    def memory(self) -> Memory | None:
+    def memory(self) -> ExchangeMemory | None:
         """What the exchange has left; None where nothing is coded."""
         return None if self._exchange is None else self._exchange.memory
 
@@ -173,7 +181,7 @@ class Trainer:
             loss += each
         return Step(round_, plan.phase(round_).name, loss / len(losses), plan.learning_rate(round_))
 
-    def _learn(self, cohort: Cohort, base: bytes, losses: list[float]) -> Tensor:
+    def _learn(self, cohort: LocalCohort, base: bytes, losses: list[float]) -> Tensor:
         """Return what a cohort learns in a round: the mean gradient, or the change of the weights after its local steps."""
         if self.plan.local_steps == 1:
             return self._gradient(cohort, base, 0, self.state.parameters, losses)
@@ -182,7 +190,7 @@ class Trainer:
             local.step(self._gradient(cohort, base, step, local.weights, losses))
         return local.learnt()
 
-    def _gradient(self, cohort: Cohort, base: bytes, step: int, weights_N: Tensor, losses: list[float]) -> Tensor:
+    def _gradient(self, cohort: LocalCohort, base: bytes, step: int, weights_N: Tensor, losses: list[float]) -> Tensor:
         """Return a cohort's mean gradient in one local step; the microbatches' losses are added to ``losses``."""
         worker = self._workers[cohort.name]
         worker.load(weights_N)
@@ -206,10 +214,10 @@ class Trainer:
         every = []
         for cohort, values in zip(self._cohorts, learnt, strict=True):
             mask = coverage_of(self.plan, round_, cohort.name)
-            every.append(Learnt(cohort, values.numpy(), samples, self.plan.role(round_, cohort.name), mask))
+            every.append(CohortLearnt(cohort, values.numpy(), samples, self.plan.role(round_, cohort.name), mask))
         return torch.from_numpy(self._exchange.mean(every))
 
-    def resume(self, state: State, teacher: State | None, memory: Memory | None = None) -> None:
+    def resume(self, state: State, teacher: State | None, memory: ExchangeMemory | None = None) -> None:
         """Go on from a state of this plan.
 
         Args:

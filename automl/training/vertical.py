@@ -21,7 +21,7 @@ from torch import Tensor
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.views import LEFT, VIEWS
 from manta_swarm.automl.models.layers import ElasticBatchNorm
-from manta_swarm.automl.models.linked import Link, give_values, take_values
+from manta_swarm.automl.models.linked import SiteLink, give_values, take_values
 from manta_swarm.automl.models.stereo import Stereo, SubnetUnits
 from manta_swarm.automl.models.supernet import Supernet
 from manta_swarm.automl.spaces.shapes import NUM_SHARED_UNITS
@@ -55,7 +55,7 @@ class SiteWorker(Worker):
         for name, (start, stop) in self._supernet.slices().items():
             self._is_shared_N[start:stop] = name.startswith(shared)
 
-    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+    def train_site(self, microbatch: Microbatch, link: SiteLink, *, is_own: bool) -> MicrobatchResult | None:
         """Do this site's part of a microbatch, at the loaded parameters; return what the microbatch gave if it is this site's, else None.
 
         Raises:
@@ -75,7 +75,7 @@ class SiteWorker(Worker):
                 self._follow(view_BCHW, microbatch.architecture, link)
         return self._add_shares(microbatch, loss.detach().cpu(), link, is_own=is_own)
 
-    def _lead(self, left_BCHW: Tensor, targets: Tensor, architecture: Architecture, link: Link) -> Tensor:
+    def _lead(self, left_BCHW: Tensor, targets: Tensor, architecture: Architecture, link: SiteLink) -> Tensor:
         """Leave the left site's share of the gradient in the supernet; return the loss."""
         teaching = None
         for teacher, largest in self._teachers(architecture):
@@ -93,7 +93,7 @@ class SiteWorker(Worker):
         torch.autograd.backward(links, [_gradient(each) for each in mine])
         return loss
 
-    def _follow(self, right_BCHW: Tensor, architecture: Architecture, link: Link) -> None:
+    def _follow(self, right_BCHW: Tensor, architecture: Architecture, link: SiteLink) -> None:
         """Leave the right site's share of the gradient in the supernet."""
         for teacher, largest in self._teachers(architecture):
             with torch.no_grad():
@@ -105,7 +105,7 @@ class SiteWorker(Worker):
         gradient_N = take_values(link, given_N.shape, given_N, "gradient of features")
         torch.autograd.backward(compared, _parted(gradient_N, compared))
 
-    def _meet(self, supernet: Stereo, left_BCHW: Tensor, architecture: Architecture, link: Link) -> tuple[list[Tensor], list[Tensor]]:
+    def _meet(self, supernet: Stereo, left_BCHW: Tensor, architecture: Architecture, link: SiteLink) -> tuple[list[Tensor], list[Tensor]]:
         """Return this site's features of each shared unit, and what views are compared by of the other's."""
         features = _features(supernet, left_BCHW, architecture, link)
         with torch.no_grad():
@@ -118,7 +118,7 @@ class SiteWorker(Worker):
         if self._teacher is not None:
             yield _stereo(self._teacher).train(), replace(self._space.largest(), resolution=architecture.resolution)
 
-    def _add_shares(self, microbatch: Microbatch, loss: Tensor, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+    def _add_shares(self, microbatch: Microbatch, loss: Tensor, link: SiteLink, *, is_own: bool) -> MicrobatchResult | None:
         """Give this site's share of gradient and loss, or take the other's and return the whole."""
         share_N = self._supernet.flat_gradient_N.cpu().clone()
         used_N = coverage(self._space, microbatch.architecture)
@@ -153,7 +153,7 @@ def _stereo(supernet: Supernet) -> Stereo:
     return supernet
 
 
-def _features(supernet: Stereo, view_BCHW: Tensor, architecture: Architecture, link: Link) -> list[Tensor]:
+def _features(supernet: Stereo, view_BCHW: Tensor, architecture: Architecture, link: SiteLink) -> list[Tensor]:
     """Return the features of one view, normalised together with those of the other."""
     norms = [each for unit in supernet.units[:NUM_SHARED_UNITS] for each in unit.modules() if isinstance(each, ElasticBatchNorm)]
     for norm in norms:

@@ -20,7 +20,7 @@ from manta_swarm.protocol.affinity import (
     SAME_SITE,
     STAY_US,
     STEPS_US,
-    Placed,
+    PlacedPeer,
     Position,
     cohort_peers_of,
     cohorts,
@@ -147,7 +147,7 @@ class CohortMembership:
         return (self.own_cohort.name, self._expected) != before
 
     def _find_cohort(self) -> None:
-        own = Placed(self._key, self.name, self.position())  # as it stands now; others hear of it at the next announcement
+        own = PlacedPeer(self._key, self.name, self.position())  # as it stands now; others hear of it at the next announcement
         others = [each for each in self._neighbours.others() if each.position.is_grouped]
         names = cohorts([own, *others])
         self.name = names[self._key]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.admission import INVITATION, LIST, OPEN
-from manta_swarm.protocol.footprint import PeerDisk, Sizes, Table, data_bytes, in_words, peer_disk, round_traffic, vectors_rounds
+from manta_swarm.protocol.footprint import ExpectedTable, PeerDisk, Sizes, data_bytes, in_words, peer_disk, round_traffic, vectors_rounds
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Round
 
@@ -92,15 +92,15 @@ def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | N
         yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; cohort peers send each other {vector} for each"
 
 
-def table_of(manifest: Manifest, newest: Round | None) -> Table:
+def table_of(manifest: Manifest, newest: Round | None) -> ExpectedTable:
     """Return what the next rounds have: what the newest had, or of a run that has none as many contributions as there may be."""
     exchange = manifest.exchange
     if newest is None:
-        return Table(exchange.max_rows, exchange.first_open_ms / 1000)
-    return Table(newest.contributions, newest.open_ms / 1000)
+        return ExpectedTable(exchange.max_rows, exchange.first_open_ms / 1000)
+    return ExpectedTable(newest.contributions, newest.open_ms / 1000)
 
 
-def _of_rounds(table: Table, newest: Round | None) -> str:
+def _of_rounds(table: ExpectedTable, newest: Round | None) -> str:
     if newest is None:
         return f"a round, if it has {table.rows} contributions, as many as there may be"
     count = "1 contribution" if table.rows == 1 else f"{table.rows} contributions"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.admission_filter import AdmissionFilter, Known, stranger_told
+from manta_swarm.network.admission_filter import AdmissionFilter, AdmittedKeys, stranger_told
 from manta_swarm.network.log_client import fetch_manifest
 from manta_swarm.network.node import Node, parse_address
 from manta_swarm.network.operator_line import OperatorLine
@@ -159,7 +159,7 @@ async def enter(
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run), named)
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
         await revoked.look()
-    admission_filter = AdmissionFilter(node, Known(manifest, signed.run, revoked), own, stranger_told(manifest), revoked)
+    admission_filter = AdmissionFilter(node, AdmittedKeys(manifest, signed.run, revoked), own, stranger_told(manifest), revoked)
     await admission_filter.open()
     return admission_filter
 

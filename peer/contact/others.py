@@ -211,7 +211,7 @@ class PeerDirectory:
         self.announcer = Announcer(context, progress, self.cohort_membership, self.cohort, self.neighbours, local)
 
     def cohort_peers(self) -> Container[PublicKey]:
-        """See ``network.neighbours.Proven``."""
+        """See ``network.neighbours.ProvenCohortPeers``."""
         return self.cohort.cohort_peers()
 
     async def start(self) -> None:

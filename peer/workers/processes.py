@@ -20,7 +20,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.data.shards.sharded import ShardedImages
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.models.networks import build
-from manta_swarm.automl.shared_memory import ImagesIn, Region, aligned, region_for, share_images, shared_images
+from manta_swarm.automl.shared_memory import ImagesIn, SharedRegion, aligned, region_for, share_images, shared_images
 from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import now_ms
@@ -47,7 +47,7 @@ class WorkerData:
     images: tuple[ImagesIn, ...]  # one, which lies in ``region``, or none
     pairs: tuple[PairsOf, ...]  # one, whose pairs are kept in ``region``, or none
     shards: tuple[ShardsOf, ...]  # one, which needs nothing in ``region``, or none
-    region: Region
+    region: SharedRegion
 
     @classmethod
     def of(cls, dataset: Dataset, root: Path | None, part: tuple[int, ...] = ()) -> "WorkerData":
@@ -56,7 +56,7 @@ class WorkerData:
         ``root`` is the folder that it was loaded from, ``part`` its shards to train with where these are not all.
 
         Raises:
-            StorageError: as ``Region.make``.
+            StorageError: as ``SharedRegion.make``.
             UserError: a data set of a kind that worker processes can't have.
         """
         if isinstance(dataset, ImageDataset):
@@ -66,7 +66,7 @@ class WorkerData:
             region, place_bytes = region_for(dataset.train)
             return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes, part),), (), region)
         if isinstance(dataset, ShardedImages):
-            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest, part),), Region.make(0))
+            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest, part),), SharedRegion.make(0))
         raise UserError(f"the data set {dataset.name} cannot be shared among workers: give --workers 1 and --gpus none")
 
     def here(self, dataset: Dataset) -> Dataset:
@@ -115,7 +115,7 @@ class _Post:
         return f"worker {self.number} ({self.device.name})"
 
 
-def _program(device: Device, regions: Sequence[Region]) -> Program:
+def _program(device: Device, regions: Sequence[SharedRegion]) -> Program:
     descriptors = [region.descriptor for region in regions]
     command = python("-m", "manta_swarm.peer.workers.worker_process", *map(str, descriptors))
     return Program("worker", command, environment=with_threads(device.threads), messages=MESSAGES, pass_fds=descriptors)
@@ -157,7 +157,7 @@ class ProcessPool:
         self._count = build(space_named(supernet), "meta").num_weights
         row = aligned(4 * self._count) // 4  # values from one vector to the next
         self._num_slots = _SLOTS * len(devices)
-        self._state, self._gradients = Region.make(4 * 2 * row), Region.make(4 * row * self._num_slots)
+        self._state, self._gradients = SharedRegion.make(4 * 2 * row), SharedRegion.make(4 * row * self._num_slots)
         self._weights_N, self._teacher_N = self._state.floats(is_writable=True).view(2, row)[:, : self._count]
         self._gradients_SN = self._gradients.floats(is_writable=False).view(self._num_slots, row)[:, : self._count]
         self._free_slots = list(range(self._num_slots))  # a heap: memory that was written before is used first

@@ -17,7 +17,7 @@ from manta_swarm.automl.data.shards.sharded import ShardedImages, ShardedPairs
 from manta_swarm.automl.data.views import StereoDataset
 from manta_swarm.automl.devices import CudaGraphs
 from manta_swarm.automl.environment import keep_freed_memory
-from manta_swarm.automl.shared_memory import Region, SharedPairs, shared_images
+from manta_swarm.automl.shared_memory import SharedPairs, SharedRegion, shared_images
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
@@ -28,7 +28,7 @@ from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
 class Computer:
     """Computes microbatches in this process: it has the supernet on a device, and the shared memory."""
 
-    def __init__(self, setup: Setup, state: Region, gradients: Region, data: Region) -> None:
+    def __init__(self, setup: Setup, state: SharedRegion, gradients: SharedRegion, data: SharedRegion) -> None:
         """Get ready for microbatches.
 
         Raises:
@@ -73,7 +73,7 @@ class Computer:
         self._worker.teach(teacher_N, in_place=self._is_on_cpu)
 
 
-def _dataset(setup: Setup, data: Region) -> Dataset:
+def _dataset(setup: Setup, data: SharedRegion) -> Dataset:
     if setup.images:
         return shared_images(setup.images[0], data)
     if setup.pairs:
@@ -100,7 +100,7 @@ def _part_of(dataset: Dataset, shards: tuple[int, ...]) -> Dataset:
     return dataset.with_part(shards)
 
 
-def _opened(pairs: PairsOf, data: Region) -> Dataset:
+def _opened(pairs: PairsOf, data: SharedRegion) -> Dataset:
     from manta_swarm.automl.data.catalog import load_dataset  # here: it takes seconds, and a worker that has its images does without
 
     dataset = _part_of(load_dataset(pairs.name, Path(pairs.root) if pairs.root else None), pairs.shards)
@@ -117,7 +117,7 @@ def work(parent: Parent) -> None:
     Raises:
         OwnFault: it says something else than it may, or the device has too little memory.
     """
-    state, gradients, data = map(Region.inherited, map(int, sys.argv[1:]))
+    state, gradients, data = map(SharedRegion.inherited, map(int, sys.argv[1:]))
     setup = parent.hear()
     if not isinstance(setup, Setup):
         raise OwnFault("a worker was given a microbatch before it was told what it is")

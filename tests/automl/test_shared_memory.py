@@ -11,19 +11,19 @@ import torch
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.data.layered import layers
 from manta_swarm.automl.data.views import Pair
-from manta_swarm.automl.shared_memory import ImagesIn, Region, SharedPairs, aligned, region_for, share_images, shared_images
+from manta_swarm.automl.shared_memory import ImagesIn, SharedPairs, SharedRegion, aligned, region_for, share_images, shared_images
 from manta_swarm.protocol.errors import StorageError
 
 
 @pytest.fixture
-def region() -> Iterator[Region]:
-    region = Region.make(1000)
+def region() -> Iterator[SharedRegion]:
+    region = SharedRegion.make(1000)
     yield region
     region.close()
 
 
-def test_what_one_writes_the_other_reads_and_nobody_writes_what_is_read_only(region: Region) -> None:
-    written, read = region.floats(is_writable=True), Region.inherited(region.descriptor).floats(is_writable=False)
+def test_what_one_writes_the_other_reads_and_nobody_writes_what_is_read_only(region: SharedRegion) -> None:
+    written, read = region.floats(is_writable=True), SharedRegion.inherited(region.descriptor).floats(is_writable=False)
     written[:] = torch.arange(250.0)
     assert torch.equal(read, torch.arange(250.0))
     assert region.bytes(is_writable=False).flags.writeable is False
@@ -37,7 +37,7 @@ def test_memory_that_there_is_not_is_said() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         with pytest.raises(StorageError, match="use one worker"):
-            Region.make(1001)
+            SharedRegion.make(1001)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -68,7 +68,7 @@ def test_colours_and_mirrors_are_kept() -> None:
     assert torch.equal(here.inputs, there.inputs)
 
 
-def test_images_that_do_not_fit_their_memory_are_refused(region: Region) -> None:
+def test_images_that_do_not_fit_their_memory_are_refused(region: SharedRegion) -> None:
     with pytest.raises(ValueError, match="too few"):
         shared_images(ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0), region)
     with pytest.raises(ValueError, match="no images"):
@@ -98,7 +98,7 @@ def same(one: Pair, other: Pair) -> bool:
 def test_a_pair_that_one_process_made_the_others_find() -> None:
     made, others = Made(), Made()
     region, place_bytes = region_for(Made())
-    one, other = SharedPairs(made, region, place_bytes), SharedPairs(others, Region.inherited(region.descriptor), place_bytes)
+    one, other = SharedPairs(made, region, place_bytes), SharedPairs(others, SharedRegion.inherited(region.descriptor), place_bytes)
     for index in (0, 5, -2, 0, 3, 3):
         assert same(one[index], Made()[range(6)[index]])
     assert made.made == [0, 5, 4, 3, 3]  # what is larger than a place is not kept

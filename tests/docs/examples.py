@@ -26,7 +26,7 @@ from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.commands.tables import TableOffer
 from manta_swarm.protocol.admission import Admission, AdmissionProof, Invitation, Revocation
-from manta_swarm.protocol.affinity import Placed, Position, cohorts, first_name, tag_of
+from manta_swarm.protocol.affinity import PlacedPeer, Position, cohorts, first_name, tag_of
 from manta_swarm.protocol.auditing import auditor_of, number
 from manta_swarm.protocol.cohorts import NUM_SIZES, cohort_name, cohort_peer_proof, meeting_secret, sized_name
 from manta_swarm.protocol.encoding import Value, pack, to_value
@@ -358,7 +358,7 @@ def near_rows() -> Iterator[tuple[str, str]]:
     yield "where that cohort meets: the last part of the name (section 8)", f"`{meeting.rpartition('-')[2]}`"
     near = [((tag_of(COHORT_PEER.public_key), 3),), ()]
     placed = [
-        Placed(who.public_key, first_name(who.public_key), Position(1, b"", b"", at))
+        PlacedPeer(who.public_key, first_name(who.public_key), Position(1, b"", b"", at))
         for who, at in zip((KEY, COHORT_PEER), near, strict=True)
     ]
     yield "tag of *key*; its cohort while it knows nobody", f"`{tag_of(KEY.public_key).hex()}`; `{placed[0].cohort}`"

@@ -49,7 +49,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # by record, or by module and record; of 
     "MicrobatchName": {"architecture": "r28 u1.0:k3e2"},
     "Optimizer": vars_of(ADAMW),
     "PartReport": {"digests": sha256(b"part"), "norms": bytes(7) + b"\1"},
-    "Places": {"places": (PLACE,)},
+    "ListenPlaces": {"places": (PLACE,)},
     "Plan": {"owners": (ONE.public_key,), "members": (ONE.public_key,)},
     "Position": {"host": b"h" * 16, "site": b"s" * 8, "distances": ((b"t" * 8, 3),)},
     "PrivateData": {"classes": ("cat", "dog")},

@@ -22,13 +22,13 @@ from manta_swarm.protocol.auditing import (
     AskWanted,
     Assignment,
     Assignments,
-    Candidate,
+    AuditCandidate,
     Finding,
     Need,
     Needed,
-    Page,
-    Placed,
-    Wanted,
+    PlacedContribution,
+    VectorPage,
+    WantedAnswer,
     WantedFate,
     WantedOf,
     auditor_of,
@@ -150,9 +150,9 @@ def messages(log: Log) -> Iterator[tuple[str, object]]:
         ("AdmissionProof", shown := AdmissionProof(run, OPERATOR.public_key, ONE.public_key, "member")),
         ("SignedAdmissionProof", Signed.sign(shown, OPERATOR)),
         ("Weighed", Weighed(header.contribution.open().body, 1, "here", 65_535, 1_000)),
-        ("AskWanted", AskWanted((Placed(1, digest),))),
-        ("Wanted", Wanted((WantedOf(int(WantedFate.BRING), (sha256(b"mean"),)), WantedOf(int(WantedFate.NOTHING), ())))),
-        ("Page", Page(digest, sha256(b"\0" * 8), 0, b"\0" * 8)),
+        ("AskWanted", AskWanted((PlacedContribution(1, digest),))),
+        ("WantedAnswer", WantedAnswer((WantedOf(int(WantedFate.BRING), (sha256(b"mean"),)), WantedOf(int(WantedFate.NOTHING), ())))),
+        ("VectorPage", VectorPage(digest, sha256(b"\0" * 8), 0, b"\0" * 8)),
         ("AskVector", AskVector(digest, sha256(b"\0" * 8), 0)),
         ("AskAssignments", AskAssignments(7)),
         ("Need", Need(digest, 1)),
@@ -188,7 +188,7 @@ def draws() -> dict[str, Any]:
     beacon, cases = sha256(b"beacon"), []
     for place, percents in enumerate(((60, 100), (5, 10), (100, 40), (30, 80))):
         candidates = [
-            Candidate(sha256(b"contribution %d %d" % (place, n)), 16 * (1 + n % 5), has_proven=n % 3 == place, is_known=n % 2 == 0)
+            AuditCandidate(sha256(b"contribution %d %d" % (place, n)), 16 * (1 + n % 5), has_proven=n % 3 == place, is_known=n % 2 == 0)
             for n in range(12)
         ]
         rules = replace(RULES, audit_percent=percents[0], newcomer_percent=percents[1])

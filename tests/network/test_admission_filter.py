@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, Carried, Known, stranger_told
+from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, AdmittedKeys, Carried, stranger_told
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.admission import GUEST, MEMBER, AdmissionProof, AdmissionRule
@@ -36,7 +36,7 @@ class FilteredNodes:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
         own = self.shown(peer, access=access) if has_proof else None
-        known = Known(self.manifest, self.signed.run, named)
+        known = AdmittedKeys(self.manifest, self.signed.run, named)
         admission_filter = AdmissionFilter(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
         await admission_filter.open()
 

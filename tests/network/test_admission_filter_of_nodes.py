@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, Known, stranger_told
+from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmissionFilter, AdmittedKeys, stranger_told
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.admission import MEMBER, AdmissionProof, AdmissionRule
@@ -26,7 +26,7 @@ async def filter_of(node: Node, *, has_proof: bool) -> AdmissionFilter:
     """Return a node's admission filter, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
     own = Signed.sign(AdmissionProof(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_proof else None
-    admission_filter = AdmissionFilter(node, Known(manifest, SIGNED.run, named), own, stranger_told(manifest))
+    admission_filter = AdmissionFilter(node, AdmittedKeys(manifest, SIGNED.run, named), own, stranger_told(manifest))
     await admission_filter.open()
     await admission_filter.serve("echo", echo)
     return admission_filter

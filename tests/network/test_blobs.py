@@ -13,7 +13,7 @@ from manta_swarm.network.blobs import (
     METHOD,
     NOT_HERE,
     NOT_YET,
-    Ask,
+    AskPiece,
     Blob,
     BlobStore,
     PartialBlob,
@@ -127,7 +127,7 @@ class Server:
         return self
 
     async def ask(self, blob: Blob, place: int, asker: MemoryEndpoint | None = None) -> bytes:
-        return await (asker or self.here).call(THERE, METHOD, pack(Ask(blob.root, place)), timeout_s=10)
+        return await (asker or self.here).call(THERE, METHOD, pack(AskPiece(blob.root, place)), timeout_s=10)
 
 
 async def test_pieces_and_hashes_are_handed_out_by_root_and_place() -> None:
@@ -167,7 +167,7 @@ async def test_of_a_blob_that_grows_is_handed_out_what_is_there() -> None:
         b"\x82\x58\x1f" + bytes(31) + b"\x00",  # a root of 31 bytes
         b"\x82\x58\x20" + bytes(32) + b"\x18\x00",  # not canonical
         b"\x83\x58\x20" + bytes(32) + b"\x00\x00",
-        pack(Ask(bytes(32), 0)) + bytes(100),
+        pack(AskPiece(bytes(32), 0)) + bytes(100),
     ],
 )
 async def test_a_malformed_request_is_refused(request_bytes: bytes) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hivemind.p2p import PeerID
 
 from manta_swarm.network.addresses import is_dialable
-from manta_swarm.network.dialling import MAX_MESSAGE_BYTES, MAX_PLACES, FailedDials, Places, maddr_of, places_of
+from manta_swarm.network.dialling import MAX_MESSAGE_BYTES, MAX_PLACES, FailedDials, ListenPlaces, maddr_of, places_of
 from manta_swarm.network.node import Node
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
@@ -119,12 +119,12 @@ def test_places_are_plain_tcp_and_no_names_relays_or_other_protocols() -> None:
 )
 def test_what_is_no_place_is_none(places: tuple[tuple[str, int], ...]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - as each says it
-        Places(places)
+        ListenPlaces(places)
 
 
 def test_as_many_places_as_there_may_be_fit_in_an_answer() -> None:
-    places = Places((("2620:fe:ffff:ffff:ffff:ffff:ffff:fffe", 65535),) * MAX_PLACES)
-    assert unpack(Places, pack(places), max_bytes=MAX_MESSAGE_BYTES) == places
+    places = ListenPlaces((("2620:fe:ffff:ffff:ffff:ffff:ffff:fffe", 65535),) * MAX_PLACES)
+    assert unpack(ListenPlaces, pack(places), max_bytes=MAX_MESSAGE_BYTES) == places
 
 
 def test_a_place_where_nobody_is_is_dialled_ever_more_seldom() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, BlobStore, PartialBlob, sizes_of
+from manta_swarm.network.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, AskPiece, Blob, BlobStore, PartialBlob, sizes_of
 from manta_swarm.network.fetch_calls import EXTRA_CALLS, PIECES_AT_ONCE
 from manta_swarm.network.fetching import fetch
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -32,7 +32,7 @@ BLOB = Blob.cut(DATA, PIECE_BYTES)
 SIZES = sizes_of(len(DATA), PIECE_BYTES)
 ONE = Blob.of([b"one piece"])
 
-Lie = Callable[[Ask, bytes], bytes]
+Lie = Callable[[AskPiece, bytes], bytes]
 Wrap = Callable[[Handler], Handler]
 
 
@@ -69,7 +69,7 @@ class Sources:
         handler = wrap(endpoint.handlers[METHOD])
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
-            self.asked.append((key, unpack(Ask, request, max_bytes=128).place))
+            self.asked.append((key, unpack(AskPiece, request, max_bytes=128).place))
             return await handler(caller, request)
 
         endpoint.handlers[METHOD] = answer
@@ -103,7 +103,7 @@ def lying(lie: Lie) -> Wrap:
 
     def wrap(handler: Handler) -> Handler:
         async def answer(caller: PublicKey, request: bytes) -> bytes:
-            return lie(unpack(Ask, request, max_bytes=128), await handler(caller, request))
+            return lie(unpack(AskPiece, request, max_bytes=128), await handler(caller, request))
 
         return answer
 
@@ -133,7 +133,7 @@ def slow(seconds: float, places: Callable[[int], bool] = lambda _: True) -> Wrap
 
     def wrap(handler: Handler) -> Handler:
         async def answer(caller: PublicKey, request: bytes) -> bytes:
-            if places(unpack(Ask, request, max_bytes=128).place):
+            if places(unpack(AskPiece, request, max_bytes=128).place):
                 await asyncio.sleep(seconds)
             return await handler(caller, request)
 
@@ -596,7 +596,7 @@ async def test_twenty_newcomers_get_it_from_each_other_and_not_all_from_the_one_
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
             data = await honest(caller, request)
-            num_given[key] += unpack(Ask, request, max_bytes=128).place != HASHES
+            num_given[key] += unpack(AskPiece, request, max_bytes=128).place != HASHES
             await asyncio.sleep(1.0)  # a slow line; a refusal is quick
             return data
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manta_swarm.network.blobs import HASHES, METHOD, NOT_HERE, Ask, Blob, BlobStore
+from manta_swarm.network.blobs import HASHES, METHOD, NOT_HERE, AskPiece, Blob, BlobStore
 from manta_swarm.network.fetching import fetch_file
 from manta_swarm.network.file_blobs import FileBlob, FileName, FilePart
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
@@ -54,7 +54,7 @@ class Swarm:
         honest = endpoint.handlers[METHOD]
 
         async def answer(caller: PublicKey, request: bytes) -> bytes:
-            place = unpack(Ask, request, max_bytes=128).place
+            place = unpack(AskPiece, request, max_bytes=128).place
             self.asked.append((key, place))
             data = await honest(caller, request)
             return bytes([data[0] ^ 1]) + data[1:] if lies and place != HASHES else data
@@ -218,7 +218,7 @@ async def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_pa
     network, slow, blob_store = MemoryNetwork(), Slow(), BlobStore(max_bytes=0)
     blob_store.lend(ROOT, slow)
     await blob_store.serve(network.endpoint(KEYS[0]))
-    request = pack(Ask(ROOT, HASHES))
+    request = pack(AskPiece(ROOT, HASHES))
     asking = [asyncio.create_task(network.endpoint(KEYS[1]).call(KEYS[0], METHOD, request, timeout_s=60)) for _ in range(6)]
     try:
         async with asyncio.timeout(60):
@@ -230,6 +230,6 @@ async def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_pa
 
 
 def test_an_ask_is_what_the_tests_write_by_hand() -> None:
-    assert unpack(Ask, bytes.fromhex("825820") + ROOT + b"\x20", max_bytes=128) == Ask(ROOT, HASHES)
+    assert unpack(AskPiece, bytes.fromhex("825820") + ROOT + b"\x20", max_bytes=128) == AskPiece(ROOT, HASHES)
     with pytest.raises(EncodingError):
-        unpack(Ask, bytes.fromhex("825820") + ROOT + b"\x21", max_bytes=128)
+        unpack(AskPiece, bytes.fromhex("825820") + ROOT + b"\x21", max_bytes=128)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from manta_swarm.network import timeouts
-from manta_swarm.network.blobs import HASHES, METHOD, Ask, Blob, BlobStore
+from manta_swarm.network.blobs import HASHES, METHOD, AskPiece, Blob, BlobStore
 from manta_swarm.network.gossip import MAX_REQUEST_BYTES, Gossip, Spare
 from manta_swarm.network.gossip import METHOD as OFFERS
 from manta_swarm.network.gossip_state import GossipState
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.network.pushes import BodyOffer, Heard, Push
+from manta_swarm.network.pushes import BodyOffer, Push, PushAnswer
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import Unreachable
@@ -87,7 +87,7 @@ class Crowd:
         answer = member.endpoint.handlers[METHOD]
 
         async def noted(caller: PublicKey, request: bytes) -> bytes:
-            ask = unpack(Ask, request, max_bytes=128)
+            ask = unpack(AskPiece, request, max_bytes=128)
             if ask.place != HASHES:
                 member.asked.append((ask.root, caller))
             return await answer(caller, request)
@@ -163,7 +163,7 @@ async def test_nothing_is_shown_before_the_headers_are_closed_here_whoever_asks(
         assert crowd.blobs[1].root not in {root for member in crowd.members for root in member.gossip_state._items if member is not late}
         for place in (HASHES, 0):
             with pytest.raises(Refused, match="not here"):
-                await early.endpoint.call(late.key, METHOD, pack(Ask(crowd.blobs[1].root, place)), timeout_s=1)
+                await early.endpoint.call(late.key, METHOD, pack(AskPiece(crowd.blobs[1].root, place)), timeout_s=1)
         assert late.blob_store.get(blob.root) is None  # nor does it ask for what is shown to it: by its clock that is too early
         crowd.close_headers([late])
         await crowd.until_all_have(2)
@@ -214,7 +214,7 @@ def make_silent(_crowd: Crowd, member: Member) -> None:
     """Have a member listen, and neither tell nor give."""
 
     async def listen(_caller: PublicKey, _request: bytes) -> bytes:
-        return pack(Heard(1))
+        return pack(PushAnswer(1))
 
     async def stall(_caller: PublicKey, _request: bytes) -> bytes:
         await asyncio.sleep(3600)
@@ -228,12 +228,12 @@ def make_boastful(crowd: Crowd, member: Member) -> None:
     _, number = member, int.from_bytes(member.key[:2], "big")
 
     async def listen(_caller: PublicKey, _request: bytes) -> bytes:
-        return pack(Heard(1))
+        return pack(PushAnswer(1))
 
     async def give(_caller: PublicKey, request: bytes) -> bytes:
         if number % 2:
             raise Unreachable("not here")
-        return b"wrong" * (1 + unpack(Ask, request, max_bytes=128).place % 3)
+        return b"wrong" * (1 + unpack(AskPiece, request, max_bytes=128).place % 3)
 
     async def boast(key: PublicKey) -> None:
         with contextlib.suppress(Unreachable, Refused):
@@ -330,7 +330,7 @@ async def test_links_without_room_or_life_are_replaced() -> None:
         one = crowd.members[0]
 
         async def full(_caller: PublicKey, _request: bytes) -> bytes:
-            return pack(Heard(0))
+            return pack(PushAnswer(0))
 
         crowd.own(one, 0)
         one.gossip.close_headers(1)

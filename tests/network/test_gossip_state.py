@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from manta_swarm.network.gossip_state import MAX_LINKS, MAX_NEAR_LINKS, GossipState, Pull
-from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push, Shown
+from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Push, PushAnswer, ShownOffer
 from manta_swarm.protocol.affinity import FAR
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, SignatureError
@@ -54,7 +54,7 @@ ROOTS = [root_of(offer) for offer in OFFERS]
 
 
 def push_of(*offers: BodyOffer, hops: int = 0, held: Iterable[bytes] = (), coming: Iterable[bytes] = ()) -> Push:
-    return Push(tuple(Shown(offer, hops) for offer in offers), tuple(held), tuple(coming))
+    return Push(tuple(ShownOffer(offer, hops) for offer in offers), tuple(held), tuple(coming))
 
 
 class Flat:
@@ -382,11 +382,11 @@ def test_hops_are_counted_of_what_was_got_and_bounded() -> None:
     assert push is not None
     assert [shown.hops for shown in push.offers] == [0, 3, 255]
     with pytest.raises(ValueError, match="hops"):
-        Shown(OFFERS[0], 256)
+        ShownOffer(OFFERS[0], 256)
 
 
 def test_the_answer_says_whether_there_is_a_link() -> None:
-    assert pack(Heard(1)) != pack(Heard(0))
+    assert pack(PushAnswer(1)) != pack(PushAnswer(0))
     with pytest.raises(ValueError, match="too much"):
         Push((), (bytes(32),) * 200, (bytes(32),) * 57)
     with pytest.raises(ValueError, match="root"):

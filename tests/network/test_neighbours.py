@@ -13,7 +13,7 @@ from manta_swarm.network import neighbours, timeouts
 from manta_swarm.network.dht_storage import MAX_NAMES_OF_AN_OWNER
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import JOIN, MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
-from manta_swarm.protocol.affinity import FAR, NOWHERE, STEPS_US, Placed, Position, tag_of
+from manta_swarm.protocol.affinity import FAR, NOWHERE, STEPS_US, PlacedPeer, Position, tag_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.records import Announcement
 from manta_swarm.protocol.signing import PublicKey, sha256
@@ -446,7 +446,7 @@ async def test_what_was_announced_is_known_with_its_place() -> None:
     position = Position(1, b"h" * 16, b"", ())
     await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
     await known.look()
-    assert known.others() == [Placed(other.key, "there", position)]
+    assert known.others() == [PlacedPeer(other.key, "there", position)]
     assert (known.position(other.key), known.position(here.key)) == (position, NOWHERE)
 
 

@@ -10,14 +10,14 @@ import pytest
 from hivemind.p2p import PeerID
 
 import manta_swarm.network.streams
-from manta_swarm.network.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, BlobStore
+from manta_swarm.network.blobs import MAX_PIECE_BYTES, METHOD, AskPiece, Blob, BlobStore
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import MAX_MESSAGE_BYTES, Refused
 from manta_swarm.network.streams import MAX_HELD_BYTES
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey, peer_id
-from manta_swarm.runtime.in_flight import Calls
+from manta_swarm.runtime.in_flight import InboundCalls
 from tests.faults.strangers.libp2p import Connection, Stream, where
 from tests.network.nodes import LARGE, SMALL, Holding, echo, reached_at_last, until, wait_for_ever, with_nodes
 
@@ -96,7 +96,7 @@ def test_one_peer_can_keep_only_so_many_streams_open(tmp_path: Path, monkeypatch
 @pytest.mark.swarm
 def test_strangers_that_fill_all_streams_do_not_keep_another_out(tmp_path: Path) -> None:
     async def work(a: Node, b: Node, c: Node, honest: Node) -> None:
-        a._streams.calls = Calls(total=4, each=3, max_bytes=MAX_HELD_BYTES)
+        a._streams.calls = InboundCalls(total=4, each=3, max_bytes=MAX_HELD_BYTES)
         hold = Holding()
         await a.serve("hold", hold)
         await a.serve("echo", echo)
@@ -146,7 +146,7 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(tmp_path: Path) 
         return bytes(MAX_MESSAGE_BYTES)
 
     async def give_way(a: Node, honest: Node, method: str, way: Callable[[Stream], Awaitable[None]]) -> None:
-        a._streams.calls = Calls(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        a._streams.calls = InboundCalls(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
         address = (await a.addresses())[0]
         strangers = [await Connection.open(*where(address)) for _ in range(4)]
         ways = []
@@ -225,7 +225,7 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path) -> None
         await a.serve("hold", hold)
         await a.serve("echo", echo)
         for request in (SMALL, LARGE):
-            places = a._streams.calls = a._unary.calls = Calls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
+            places = a._streams.calls = a._unary.calls = InboundCalls(total=2, each=2, max_bytes=MAX_HELD_BYTES)
             hold.go_on.clear()
             calls = []
             for stranger in (b, c):
@@ -242,12 +242,12 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path) -> None
 @pytest.mark.swarm
 def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_path: Path) -> None:
     async def work(a: Node, honest: Node) -> None:
-        a._streams.calls = Calls(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        a._streams.calls = InboundCalls(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
         blob = Blob.of([bytes(MAX_PIECE_BYTES)])
         blob_store = BlobStore(max_bytes=MAX_PIECE_BYTES, max_sending_bytes=3 * MAX_PIECE_BYTES)
         blob_store.put(blob, "state")
         await blob_store.serve(a)
-        request = pack(Ask(blob.root, 0))
+        request = pack(AskPiece(blob.root, 0))
         strangers = [await Connection.open(*where((await a.addresses())[0])) for _ in range(3)]
         for stranger in strangers:
             stream = await stranger.stream("manta.blob.stream")
@@ -269,7 +269,7 @@ def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_pat
 def test_half_sent_requests_hold_no_more_than_their_bytes_and_give_way_to_others(tmp_path: Path) -> None:
     async def work(a: Node, stranger: Node, honest: Node) -> None:
         await a.serve("echo", echo)
-        places = a._streams.calls = Calls(total=20, each=15, max_bytes=5 * MAX_MESSAGE_BYTES)
+        places = a._streams.calls = InboundCalls(total=20, each=15, max_bytes=5 * MAX_MESSAGE_BYTES)
         sent, streams = bytes(MAX_MESSAGE_BYTES * 9 // 20), []
         for _ in range(10):  # what they promise is more than there is room for, what they send is not
             streams.append(await stranger.p2p.call_binary_stream_handler(PeerID(peer_id(a.key)), "manta.echo.stream"))

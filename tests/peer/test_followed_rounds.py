@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manta_swarm.automl.training.audit import GOOD, Recomputation, Submission
-from manta_swarm.automl.training.audited_step import Microbatches
+from manta_swarm.automl.training.audited_step import AuditedMicrobatches
 from manta_swarm.automl.training.microbatches import Worker
 from manta_swarm.automl.training.update import State
 from manta_swarm.peer.features.audit.process import FetchedVectors
@@ -28,7 +28,7 @@ AUDITOR = Identity(b"\x78" * 32)
 RULES = AuditRules((AUDITOR.public_key,), proven_after=2, audit_percent=100, newcomer_percent=100)
 
 
-class QuickMicrobatches(Microbatches):
+class QuickMicrobatches(AuditedMicrobatches):
     """Computes what ``QuickWorker`` does."""
 
     def __init__(self, scene: Scene) -> None:

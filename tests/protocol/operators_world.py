@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manta_swarm.protocol.ballots import (
-    Accepted,
+    AcceptedBatch,
     Ballot,
-    Batch,
     Certificate,
+    EntryBatch,
     KeptUnderBallot,
-    Memory,
     NotNext,
+    OperatorMemory,
     Outdated,
     Promise,
     Takeover,
@@ -58,7 +58,7 @@ def root_of(entries: Sequence[bytes]) -> bytes:
 class Disk:
     """What survives."""
 
-    memory: Memory = field(default_factory=Memory)
+    memory: OperatorMemory = field(default_factory=OperatorMemory)
     kept: dict[bytes, KeptUnderBallot] = field(default_factory=dict)
     entries: tuple[bytes, ...] = ()
     table: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # by round, as the log has it
@@ -72,7 +72,7 @@ class Writing:
     ballot: Ballot
     takeover: Takeover
     stage: str = "promises"  # then "fetch", "keep", "open", and "propose" in between
-    proposed: Batch | None = None
+    proposed: EntryBatch | None = None
     voting: Voting | None = None
     certificate: Certificate | None = None
     signed: set[int] = field(default_factory=set)
@@ -108,7 +108,7 @@ class Operator:
 
     # The disk, before and after each write of which the computer may go off.
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: OperatorMemory) -> None:
         self.world.may_crash(self)
         self.disk.memory = memory
         self.world.may_crash(self)
@@ -125,7 +125,7 @@ class Operator:
         self.disk.table = self.world.tables(self.disk.entries)
         self.world.may_crash(self)
 
-    def sign(self, batch: Batch, certificate: Certificate) -> None:
+    def sign(self, batch: EntryBatch, certificate: Certificate) -> None:
         self.remember(self.disk.memory.signing(certificate, self.size))
         self.world.sign(self, (*self.disk.entries, *batch.entries))
 
@@ -191,7 +191,7 @@ class Operator:
         self.keep(kept)
         return "is_kept", kept.ballot, kept.contribution
 
-    def on_ask_accept(self, _sender: int, ballot: Ballot, batch: Batch) -> tuple[Any, ...] | None:
+    def on_ask_accept(self, _sender: int, ballot: Ballot, batch: EntryBatch) -> tuple[Any, ...] | None:
         if batch.first > self.size:
             return "ask_entries", self.size
         if root_of((*self.disk.entries[: batch.first], *batch.entries)) != batch.root:
@@ -323,9 +323,9 @@ class Operator:
         if not table or any(len(writing.having[digest]) < self.world.quorum for digest in table):
             return
         entries = (*table, round_end(self.round + 1, table))
-        self.propose(writing, Batch(self.size, entries, root_of((*self.disk.entries, *entries))), after="open")
+        self.propose(writing, EntryBatch(self.size, entries, root_of((*self.disk.entries, *entries))), after="open")
 
-    def propose(self, writing: Writing, batch: Batch, *, after: str) -> None:
+    def propose(self, writing: Writing, batch: EntryBatch, *, after: str) -> None:
         writing.proposed, writing.stage, writing.after, writing.certificate = batch, "propose", after, None
         writing.voting, writing.signed = Voting(RUN, writing.ballot, batch, self.world.keys, self.world.quorum), set()
         if root_of((*self.disk.entries, *batch.entries)) != batch.root:
@@ -410,16 +410,16 @@ class Liar(Operator):
         if rng.random() < 0.3:
             return "promised", ballot, Promise(0, (), ())
         entries = tuple(rng.sample([contribution(7, number) for number in range(3)], 1))
-        batch = Batch(self.size, entries, root_of((*self.disk.entries, *entries)))
-        shown = replace(self.promise(), accepted=(Accepted(Ballot(rng.randrange(1, 90), self.key), batch),))
+        batch = EntryBatch(self.size, entries, root_of((*self.disk.entries, *entries)))
+        shown = replace(self.promise(), accepted=(AcceptedBatch(Ballot(rng.randrange(1, 90), self.key), batch),))
         return "promised", ballot, shown
 
     def on_ask_keep(self, _sender: int, kept: KeptUnderBallot) -> tuple[Any, ...] | None:
         return "is_kept", kept.ballot, kept.contribution
 
-    def on_ask_accept(self, _sender: int, ballot: Ballot, batch: Batch) -> tuple[Any, ...] | None:
+    def on_ask_accept(self, _sender: int, ballot: Ballot, batch: EntryBatch) -> tuple[Any, ...] | None:
         if batch.first == self.size:
-            self.disk.memory = replace(self.disk.memory, accepted=(Accepted(ballot, batch),))
+            self.disk.memory = replace(self.disk.memory, accepted=(AcceptedBatch(ballot, batch),))
         return "accepted", ballot, accept(RUN, ballot, batch.size, batch.root, self.identity)
 
     def on_decide(self, sender: int, certificate: Certificate) -> tuple[Any, ...] | None:
@@ -437,7 +437,7 @@ class Liar(Operator):
             for size in {operator.size for operator in asked}:
                 holder = next(operator for operator in asked if operator.size == size)
                 entries = (contribution(8, version), round_end(holder.round + 1, [contribution(8, version)]))
-                batch = Batch(size, entries, root_of((*holder.disk.entries, *entries)))
+                batch = EntryBatch(size, entries, root_of((*holder.disk.entries, *entries)))
                 voting = Voting(RUN, ballot, batch, world.keys, world.quorum)
                 voting.add(accept(RUN, ballot, batch.size, batch.root, self.identity))
                 self.world.signed.setdefault(batch.size, {}).setdefault(batch.root, set()).add(self.place)

@@ -19,7 +19,7 @@ from manta_swarm.protocol.affinity import (
     SAME_SITE,
     STAY_US,
     STEPS_US,
-    Placed,
+    PlacedPeer,
     Position,
     cohorts,
     distance_us,
@@ -46,14 +46,14 @@ def site(name: int) -> bytes:
     return sha256(b"site %d" % name)[:8]
 
 
-def placed(number: int, cohort: str = "", **values: Any) -> Placed:
+def placed(number: int, cohort: str = "", **values: Any) -> PlacedPeer:
     """Return a peer; the steps to others are given by their numbers."""
     steps: Mapping[int, int] = values.pop("steps", {})
     distances = tuple(sorted((tag_of(key_of(other)), step) for other, step in steps.items()))
-    return Placed(key_of(number), cohort or first_name(key_of(number)), replace(NOWHERE, distances=distances, **values))
+    return PlacedPeer(key_of(number), cohort or first_name(key_of(number)), replace(NOWHERE, distances=distances, **values))
 
 
-def under(peers: Sequence[Placed], names: Mapping[bytes, str]) -> list[Placed]:
+def under(peers: Sequence[PlacedPeer], names: Mapping[bytes, str]) -> list[PlacedPeer]:
     """Return the peers once they have announced these names."""
     return [replace(peer, cohort=names[peer.key]) for peer in peers]
 
@@ -82,7 +82,7 @@ anybody = st.builds(
 crowds = st.lists(anybody, max_size=24, unique_by=lambda peer: peer.key)
 
 
-def crowd_of(strategy: st.SearchStrategy[Placed]) -> st.SearchStrategy[list[Placed]]:
+def crowd_of(strategy: st.SearchStrategy[PlacedPeer]) -> st.SearchStrategy[list[PlacedPeer]]:
     return st.lists(strategy, min_size=1, max_size=20, unique_by=lambda peer: peer.key)
 
 
@@ -90,14 +90,16 @@ by_round_trips = crowd_of(st.builds(lambda number, steps: placed(number, steps=s
 
 
 @given(crowds, st.randoms(use_true_random=False))
-def test_what_is_found_depends_on_no_order_and_is_found_again_once_all_have_announced_it(peers: list[Placed], random: Any) -> None:
+def test_what_is_found_depends_on_no_order_and_is_found_again_once_all_have_announced_it(peers: list[PlacedPeer], random: Any) -> None:
     names, shuffled = cohorts(peers), list(peers)
     random.shuffle(shuffled)
     assert cohorts(shuffled) == cohorts(under(peers, names)) == names
 
 
 @given(crowds)
-def test_everybody_is_in_one_bounded_cohort_of_near_peers_and_nobody_alone_beside_somebody_alone_or_with_room(peers: list[Placed]) -> None:
+def test_everybody_is_in_one_bounded_cohort_of_near_peers_and_nobody_alone_beside_somebody_alone_or_with_room(
+    peers: list[PlacedPeer],
+) -> None:
     names, by_key = cohorts(peers), {peer.key: peer for peer in peers}
     assert names.keys() == by_key.keys()
     assert not peers or max(sizes(names)) <= MAX_GROUP <= MAX_COHORT
@@ -114,7 +116,7 @@ def test_everybody_is_in_one_bounded_cohort_of_near_peers_and_nobody_alone_besid
 
 
 @given(crowds, st.sets(st.integers(0, 23)))
-def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list[Placed], told: set[int]) -> None:
+def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list[PlacedPeer], told: set[int]) -> None:
     """From first names on, as after a start; who is in an established cohort then is in it by name already."""
     fresh = [replace(peer, cohort=first_name(peer.key)) for peer in peers]
     names = cohorts(fresh)
@@ -147,7 +149,7 @@ def test_all_agree_before_long_though_each_hears_of_the_others_late(where: list[
 
 
 @given(by_round_trips, st.randoms(use_true_random=False))
-def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[Placed], random: Any) -> None:
+def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[PlacedPeer], random: Any) -> None:
     names = cohorts(peers)
     grown = [
         replace(
@@ -184,7 +186,7 @@ def test_who_goes_moves_one_other_at_most_and_those_of_a_cohort_that_is_small_by
 
 @pytest.mark.parametrize("count", range(1, 34))
 def test_on_one_host_nobody_is_alone_whoever_comes_one_by_one(count: int) -> None:
-    peers: list[Placed] = []
+    peers: list[PlacedPeer] = []
     for number in range(count):
         peers = [*peers, placed(number, host=host(1))]
         peers = under(peers, cohorts(peers))
@@ -242,7 +244,7 @@ def test_those_in_between_of_joining_and_staying_stay_and_do_not_come() -> None:
 
 
 @given(anybody, anybody)
-def test_distances_are_the_same_from_both_sides(one: Placed, other: Placed) -> None:
+def test_distances_are_the_same_from_both_sides(one: PlacedPeer, other: PlacedPeer) -> None:
     assert distance_us(one, other) == distance_us(other, one)
     assert distance_us(one, one) == SAME_HOST
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.ballots import (
     NOBODY,
-    Accepted,
+    AcceptedBatch,
     Ballot,
-    Batch,
     Certificate,
+    EntryBatch,
     Forked,
     KeptUnderBallot,
-    Memory,
     NotNext,
+    OperatorMemory,
     Outdated,
     Promise,
     Takeover,
@@ -31,19 +31,19 @@ from tests.protocol.operators_world import IDENTITIES, RUN, World, contribution,
 KEYS = [identity.public_key for identity in IDENTITIES]
 
 
-def batch_of(*entries: bytes, first: int = 0) -> Batch:
-    return Batch(first, entries, root_of(entries))
+def batch_of(*entries: bytes, first: int = 0) -> EntryBatch:
+    return EntryBatch(first, entries, root_of(entries))
 
 
 def ballot(term: int, place: int = 0) -> Ballot:
     return Ballot(term, KEYS[place])
 
 
-def taking_over(term: int, *known: Sequence[Accepted | KeptUnderBallot]) -> Takeover:
+def taking_over(term: int, *known: Sequence[AcceptedBatch | KeptUnderBallot]) -> Takeover:
     """A writer among three operators, some of which promised to listen to it, and told what they accepted and kept."""
     takeover = Takeover(ballot(term), 3, 2)
     for key, of_one in zip(KEYS, known, strict=False):
-        accepted, kept = (tuple(each for each in of_one if isinstance(each, kind)) for kind in (Accepted, KeptUnderBallot))
+        accepted, kept = (tuple(each for each in of_one if isinstance(each, kind)) for kind in (AcceptedBatch, KeptUnderBallot))
         takeover.add(key, Promise(0, accepted, kept))  # type: ignore[arg-type]
     return takeover
 
@@ -73,7 +73,7 @@ def test_a_minority_commits_nothing() -> None:
 
 
 def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_of_several() -> None:
-    older, newer = Accepted(ballot(1), batch_of(b"a")), Accepted(ballot(2), batch_of(b"b"))
+    older, newer = AcceptedBatch(ballot(1), batch_of(b"a")), AcceptedBatch(ballot(2), batch_of(b"b"))
     assert not taking_over(9, [newer]).is_ready
     takeover = taking_over(9, [newer], [older])
     assert takeover.is_ready
@@ -83,11 +83,11 @@ def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_o
 def test_what_was_accepted_before_a_later_writer_kept_inclusion_promises_is_not_proposed_again() -> None:
     """That writer had a quorum's word that nothing was decided; proposing it now would leave its inclusion promises out of their round."""
     batch, digest = batch_of(b"a"), sha256(b"inclusion_promise")
-    assert taking_over(3, [Accepted(ballot(1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 1, digest)]).to_propose() is None
+    assert taking_over(3, [AcceptedBatch(ballot(1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 1, digest)]).to_propose() is None
     # What was kept by the writer of the batch, or one before it, says nothing against it;
-    assert taking_over(3, [Accepted(ballot(2, 1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 2, digest)]).to_propose() == batch
+    assert taking_over(3, [AcceptedBatch(ballot(2, 1), batch)], [KeptUnderBallot(ballot(2, 1), 0, 2, digest)]).to_propose() == batch
     # nor what was kept by a writer that began after this batch: it was decided, and this one missed that.
-    assert taking_over(5, [Accepted(ballot(2, 1), batch), KeptUnderBallot(ballot(3), 1, 2, digest)], []).to_propose() == batch
+    assert taking_over(5, [AcceptedBatch(ballot(2, 1), batch), KeptUnderBallot(ballot(3), 1, 2, digest)], []).to_propose() == batch
 
 
 def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first() -> None:
@@ -102,7 +102,7 @@ def test_a_contribution_that_writers_kept_for_two_rounds_counts_in_that_of_the_n
 
 def test_a_promise_shuts_out_older_writers_and_one_of_the_same_term_with_a_smaller_key() -> None:
     small, large = sorted((Ballot(5, KEYS[0]), Ballot(5, KEYS[1])))
-    memory = Memory().listening_to(large)
+    memory = OperatorMemory().listening_to(large)
     assert memory.listening_to(large) == memory
     for old in (small, Ballot(4, KEYS[1]), NOBODY):
         with pytest.raises(Outdated):
@@ -112,12 +112,12 @@ def test_a_promise_shuts_out_older_writers_and_one_of_the_same_term_with_a_small
 
 
 def test_one_ballot_has_one_batch_for_a_place_and_it_begins_where_the_log_ends() -> None:
-    memory = Memory().accepting(ballot(1), batch_of(b"a"), 0)
+    memory = OperatorMemory().accepting(ballot(1), batch_of(b"a"), 0)
     assert memory.promised == ballot(1)
     assert memory.accepting(ballot(1), batch_of(b"a"), 0) == memory
     with pytest.raises(EncodingError, match="second batch"):
         memory.accepting(ballot(1), batch_of(b"b"), 0)
-    assert memory.accepting(ballot(2), batch_of(b"b"), 0).accepted == (Accepted(ballot(2), batch_of(b"b")),)
+    assert memory.accepting(ballot(2), batch_of(b"b"), 0).accepted == (AcceptedBatch(ballot(2), batch_of(b"b")),)
     with pytest.raises(NotNext):
         memory.accepting(ballot(2), batch_of(b"b"), 1)
 
@@ -152,7 +152,7 @@ def test_a_certificate_needs_the_votes_of_different_operators_for_just_that_batc
 def test_who_signed_a_root_signs_no_other_before_its_log_goes_on_from_it() -> None:
     batch, other = batch_of(b"a"), batch_of(b"b", b"c")
     certificate, against = (Certificate(ballot(1), each.size, each.root, ()) for each in (batch, other))
-    memory = Memory().signing(certificate, 0)
+    memory = OperatorMemory().signing(certificate, 0)
     assert memory.signing(certificate, 0) == memory
     with pytest.raises(Forked):
         memory.signing(against, 0)

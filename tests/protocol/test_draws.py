@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.auditing import Candidate, auditor_of, drawn
+from manta_swarm.protocol.auditing import AuditCandidate, auditor_of, drawn
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules
 
@@ -12,14 +12,14 @@ RULES = AuditRules(NAMED, audit_percent=5, newcomer_percent=10)
 BEACONS = [sha256(b"beacon %d" % number) for number in range(400)]
 
 
-def candidate(name: str, *, samples: int = 1000, has_proven: bool = False, is_known: bool = False) -> Candidate:
-    return Candidate(sha256(name.encode()), samples, has_proven, is_known)
+def candidate(name: str, *, samples: int = 1000, has_proven: bool = False, is_known: bool = False) -> AuditCandidate:
+    return AuditCandidate(sha256(name.encode()), samples, has_proven, is_known)
 
 
 PROVEN = [candidate(f"proven {number}", has_proven=True) for number in range(20)]
 
 
-def rate(one: Candidate, others: list[Candidate], rules: AuditRules = RULES) -> float:
+def rate(one: AuditCandidate, others: list[AuditCandidate], rules: AuditRules = RULES) -> float:
     """Return how often a contribution is drawn beside others."""
     return sum(one.contribution in drawn(rules, beacon, [*others, one]) for beacon in BEACONS) / len(BEACONS)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.footprint import (
+    ExpectedTable,
     Sizes,
-    Table,
     data_bytes,
     entry_bytes,
     log_audits,
@@ -43,7 +43,7 @@ def test_the_disk_of_a_peer_is_mostly_what_audits_may_ask_for() -> None:
     manifest = replace(MANIFEST, exchange=STEPPED, audits=(RULES,), shards=(shards,), num_rounds=10_000)
     assert data_bytes(manifest, None) == data_bytes(manifest, 6_000_000) == 5_001_000
     assert data_bytes(manifest, 2_000_000) == 2_001_000
-    disk = peer_disk(manifest, SIZES, Table(rows=3, open_s=1.0), 2_001_000)
+    disk = peer_disk(manifest, SIZES, ExpectedTable(rows=3, open_s=1.0), 2_001_000)
     assert disk.vectors == (3 + 1) * 5 * 400_000  # three rounds without a beacon, and of twenty with one those that are audited
     assert (disk.residuals, disk.signed) == (800_000, 6_000 + CONTRIBUTION)
     assert disk.usual == disk.vectors + disk.residuals + disk.signed + 2_001_000
@@ -52,30 +52,30 @@ def test_the_disk_of_a_peer_is_mostly_what_audits_may_ask_for() -> None:
 
 
 def test_an_open_run_of_one_step_keeps_a_contribution_and_payout_receipts() -> None:
-    disk = peer_disk(replace(MANIFEST, exchange=DENSE), SIZES, Table(rows=3, open_s=1.0), 0)
+    disk = peer_disk(replace(MANIFEST, exchange=DENSE), SIZES, ExpectedTable(rows=3, open_s=1.0), 0)
     assert (disk.vectors, disk.residuals, disk.data) == (0, 0, 0)
     assert disk.usual == SIZES.body + entry_bytes(1)
 
 
 def test_a_round_brings_the_others_contributions_or_their_mean_and_takes_the_own_one_and_a_copy() -> None:
-    few = round_traffic(STEPPED, RULES, SIZES, Table(rows=3, open_s=1.0))
+    few = round_traffic(STEPPED, RULES, SIZES, ExpectedTable(rows=3, open_s=1.0))
     assert few.fetched == 2 * 6_000 + 3 * 128 + 3 * CONTRIBUTION + CONTRIBUTION + 4_000
     assert few.sent == 6_000 + CONTRIBUTION + 2 * 6_000 + 3 * 128 + 4_000
     assert few.brought == 5 * 400_000
     assert few.brought_when_proven == few.brought * 5 // 100
-    assert round_traffic(STEPPED, RULES, SIZES, Table(rows=1_000, open_s=1.0)).fetched == 400_000 + 40_000 + CONTRIBUTION + 4_000
-    longer = round_traffic(STEPPED, RULES, SIZES, Table(rows=3, open_s=61.0))  # announcements go on for a minute more
+    assert round_traffic(STEPPED, RULES, SIZES, ExpectedTable(rows=1_000, open_s=1.0)).fetched == 400_000 + 40_000 + CONTRIBUTION + 4_000
+    longer = round_traffic(STEPPED, RULES, SIZES, ExpectedTable(rows=3, open_s=61.0))  # announcements go on for a minute more
     assert (longer.fetched - few.fetched, longer.sent - few.sent) == (84_000, 84_000)
-    alone = round_traffic(DENSE, None, SIZES, Table(rows=1, open_s=1.0))
+    alone = round_traffic(DENSE, None, SIZES, ExpectedTable(rows=1, open_s=1.0))
     assert (alone.brought, alone.sent) == (0, 6_000 + entry_bytes(1) + 128 + 4_000)
 
 
 def test_an_operator_keeps_what_is_brought_until_it_is_paid() -> None:
-    taken = log_audits(STEPPED, RULES, SIZES, Table(rows=20, open_s=1.0))
+    taken = log_audits(STEPPED, RULES, SIZES, ExpectedTable(rows=20, open_s=1.0))
     assert taken.brought == 5 * 400_000  # one contribution of twenty
     assert taken.vectors == 30 * taken.brought
     assert 0 < taken.verdicts < 1_000
-    assert log_audits(STEPPED, None, SIZES, Table(rows=3, open_s=1.0)).vectors == 0
+    assert log_audits(STEPPED, None, SIZES, ExpectedTable(rows=3, open_s=1.0)).vectors == 0
 
 
 @given(

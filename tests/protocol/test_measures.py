@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.fields import MAX_ROUND
-from manta_swarm.protocol.private import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, BlobDistribution, Measure
+from manta_swarm.protocol.private import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, AccuracySpread, Measure
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
 
@@ -37,6 +37,6 @@ def test_a_measure_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_spread_is_least_median_and_best(shares: list[float]) -> None:
-    spread = BlobDistribution.of(shares)
+    spread = AccuracySpread.of(shares)
     assert (spread.least, spread.best) == (min(shares), max(shares))
     assert spread.median == pytest.approx(statistics.median(shares))

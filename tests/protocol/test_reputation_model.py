@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.auditing import Candidate, drawn
+from manta_swarm.protocol.auditing import AuditCandidate, drawn
 from manta_swarm.protocol.reputation import PayableWork, Pools, Reputation
 from manta_swarm.protocol.signing import Identity, sha256
 from manta_swarm.protocol.verdicts import AuditRules, Outcome, Verdict
@@ -99,7 +99,7 @@ class Paired(Economy):
     def _draw_as_protocol(self, beacon: bytes, table: Sequence[Any]) -> None:
         assert self.fold.rules is not None
         candidates = [
-            Candidate(
+            AuditCandidate(
                 digest_of(handed),
                 len(handed.was_proven),
                 any(handed.was_proven),

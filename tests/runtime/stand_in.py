@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from manta_swarm.protocol.errors import OwnFault, UserError
 from manta_swarm.runtime.child import Program, python, with_threads
-from manta_swarm.runtime.line import Beat, Messages, Parent, be_child
+from manta_swarm.runtime.line import Heartbeat, Messages, Parent, be_child
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ def work(parent: Parent) -> None:
     if how in ("beats", "is stubborn"):
         if how == "is stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        parent.say(Beat())
+        parent.say(Heartbeat())
         print("at work", os.getpid(), file=sys.stderr, flush=True)
         parent.keep_beating()
         threading.Event().wait()
     elif how == "stands still":
-        parent.say(Beat())
+        parent.say(Heartbeat())
         threading.Event().wait()
     elif how == "has no data":
         raise UserError("no such data")

@@ -16,7 +16,7 @@ import pytest
 import manta_swarm.runtime.child
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.runtime.child import AT_ONCE, TOLD, Child, ChildLost, Program, Restart, keep, python, stop
-from manta_swarm.runtime.line import Beat
+from manta_swarm.runtime.line import Heartbeat
 from tests.memory_log import until
 from tests.network.processes import are_gone, wait_for
 from tests.runtime.stand_in import Answer, Ask, answering
@@ -202,7 +202,7 @@ def test_what_a_child_printed_last_is_told_of_its_death(tmp_path: Path) -> None:
     async def story() -> None:
         child = Child.start(replace(logging(tmp_path, ""), command=python("-c", "raise SystemExit('no memory')")))
         with pytest.raises(ChildLost, match=r"^exit code 1: no memory$"):
-            await child.hear(Beat, TIMEOUT_S)
+            await child.hear(Heartbeat, TIMEOUT_S)
         with pytest.raises(OSError, match="No such file"):
             Child.start(replace(logging(tmp_path, ""), log_path=tmp_path / "no" / "folder" / "log"))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import manta_swarm.runtime.in_flight
-from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S, Call, Calls, OutboundLimit
+from manta_swarm.runtime.in_flight import MIN_BYTES_PER_S, InboundCall, InboundCalls, OutboundLimit
 from tests.clocks import ManualClock
 from tests.network.nodes import run, until
 
@@ -18,13 +18,13 @@ from tests.network.nodes import run, until
 class Crowd:
     """Calls of several keys, each a task that keeps its place until it is told to go, or cut."""
 
-    places: Calls
+    places: InboundCalls
     at: dict[bytes, str] = field(default_factory=dict)  # the addresses of keys
-    calls: list[tuple[bytes, Call, "asyncio.Task[None]"]] = field(default_factory=list)
+    calls: list[tuple[bytes, InboundCall, "asyncio.Task[None]"]] = field(default_factory=list)
 
     async def call(self, key: bytes, num_bytes: int = 0) -> bool:
         """Begin a call; return whether it got a place."""
-        answer: asyncio.Future[Call | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[InboundCall | None] = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
             place = self.places.begin(key, self.at.get(key, ""))
@@ -53,7 +53,7 @@ class Crowd:
 
 
 async def test_one_key_has_so_many_places_and_gets_one_back_when_a_call_ends() -> None:
-    crowd = Crowd(Calls(total=10, each=2, max_bytes=100))
+    crowd = Crowd(InboundCalls(total=10, each=2, max_bytes=100))
     assert [await crowd.call(b"a") for _ in range(3)] == [True, True, False]
     assert await crowd.call(b"b")
     await crowd.end(0)
@@ -63,7 +63,7 @@ async def test_one_key_has_so_many_places_and_gets_one_back_when_a_call_ends() -
 
 
 async def test_whoever_has_the_most_gives_its_newest_call_to_one_that_has_fewer() -> None:
-    crowd = Crowd(Calls(total=6, each=4, max_bytes=100))
+    crowd = Crowd(InboundCalls(total=6, each=4, max_bytes=100))
     for key in (b"a", b"a", b"a", b"a", b"b", b"b"):
         assert await crowd.call(key)
     newest = crowd.calls[3][2]
@@ -78,12 +78,12 @@ async def test_whoever_has_the_most_gives_its_newest_call_to_one_that_has_fewer(
 
 
 async def test_a_crowd_of_strangers_that_have_one_place_each_keeps_what_it_has() -> None:
-    crowd = Crowd(Calls(total=3, each=2, max_bytes=100))
+    crowd = Crowd(InboundCalls(total=3, each=2, max_bytes=100))
     assert [await crowd.call(key) for key in (b"a", b"b", b"c", b"d")] == [True, True, True, False]
 
 
 async def test_too_many_bytes_cost_the_key_that_holds_the_most_its_newest_call() -> None:
-    crowd = Crowd(Calls(total=10, each=10, max_bytes=100))
+    crowd = Crowd(InboundCalls(total=10, each=10, max_bytes=100))
     for key, num_bytes in ((b"a", 40), (b"b", 30), (b"b", 20), (b"b", 0)):
         assert await crowd.call(key, num_bytes)
     assert crowd.places.num_cut == 0
@@ -96,7 +96,9 @@ async def test_too_many_bytes_cost_the_key_that_holds_the_most_its_newest_call()
 
 async def test_an_address_that_has_the_most_gives_way_however_many_keys_it_has() -> None:
     many = [b"%d" % number for number in range(20)]
-    crowd = Crowd(Calls(total=6, each=4, max_bytes=100), at={**dict.fromkeys(many, "crowd"), b"a": "alone", b"b": "beside", b"c": "beside"})
+    crowd = Crowd(
+        InboundCalls(total=6, each=4, max_bytes=100), at={**dict.fromkeys(many, "crowd"), b"a": "alone", b"b": "beside", b"c": "beside"}
+    )
     for key in many[:6]:
         assert await crowd.call(key)
     assert not await crowd.call(many[6])
@@ -107,13 +109,13 @@ async def test_an_address_that_has_the_most_gives_way_however_many_keys_it_has()
 
 
 async def test_within_an_address_the_key_that_has_the_most_gives_way() -> None:
-    crowd = Crowd(Calls(total=5, each=4, max_bytes=100), at=dict.fromkeys((b"a", b"b", b"c"), "site"))
+    crowd = Crowd(InboundCalls(total=5, each=4, max_bytes=100), at=dict.fromkeys((b"a", b"b", b"c"), "site"))
     assert [await crowd.call(key) for key in (b"a", b"a", b"a", b"b", b"b", b"c")] == [True] * 6
     assert crowd.count() == {b"a": 2, b"b": 2, b"c": 1}
 
 
 async def test_a_key_whose_address_is_learnt_later_is_counted_by_it_from_then_on() -> None:
-    crowd = Crowd(Calls(total=4, each=2, max_bytes=100))
+    crowd = Crowd(InboundCalls(total=4, each=2, max_bytes=100))
     for key in (b"a", b"b", b"c", b"d"):
         assert await crowd.call(key)
     assert not await crowd.call(b"e")
@@ -130,7 +132,7 @@ async def test_a_key_whose_address_is_learnt_later_is_counted_by_it_from_then_on
 def idle_crowd(total: int) -> tuple[ManualClock, Crowd]:
     """Return calls that are idle when they are more than 10 s behind, or 2 s for a key that is ahead."""
     clock = ManualClock()
-    return clock, Crowd(Calls(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
+    return clock, Crowd(InboundCalls(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
 
 
 async def test_whoever_is_the_furthest_behind_gives_way_when_it_is_idle() -> None:
@@ -244,7 +246,7 @@ async def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch)
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b""]), st.integers(0, 40)), max_size=60))
 def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: list[tuple[bytes, int]]) -> None:
     async def whole() -> None:
-        places = Calls(total=5, each=3, max_bytes=100)
+        places = InboundCalls(total=5, each=3, max_bytes=100)
         crowd = Crowd(places, at={b"c": "site", b"d": "site"})
         for key, number in steps:
             if key:

@@ -9,7 +9,7 @@ import pytest
 
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import EncodingError
-from manta_swarm.runtime.line import HEAD_BYTES, Beat, Failed, Parent
+from manta_swarm.runtime.line import HEAD_BYTES, Failed, Heartbeat, Parent
 from tests.runtime.stand_in import MESSAGES, Answer, Ask
 
 
@@ -22,7 +22,7 @@ def parent() -> Iterator[tuple[Parent, socket.socket]]:
         ours.close()
 
 
-@pytest.mark.parametrize("message", [Failed(1, "no data"), Beat(), Answer("an answer")])
+@pytest.mark.parametrize("message", [Failed(1, "no data"), Heartbeat(), Answer("an answer")])
 def test_what_a_child_says_is_understood(message: object) -> None:
     kinds = MESSAGES.to_parent
     data = kinds.framed(message)

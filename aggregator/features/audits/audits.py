@@ -17,7 +17,7 @@ from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.status import AuditCounts
 from manta_swarm.automl.training.update import state_piece_sizes, state_pieces
 from manta_swarm.codec.coding import body_groups, group_sizes
-from manta_swarm.network.blobs import Blob, Lent
+from manta_swarm.network.blobs import Blob, LazyBlob
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import serve_vectors
 from manta_swarm.protocol.errors import StorageError
@@ -26,7 +26,7 @@ from manta_swarm.protocol.exchange import MAX_AGE
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What may be on the disk; implements ``network.blobs.Lent``."""
+    """What may be on the disk; implements ``network.blobs.LazyBlob``."""
 
     lending: "Lending"
     root: bytes
@@ -55,7 +55,7 @@ class Lending:
         self._reading = threading.Lock()  # guards the next one
         self._last: tuple[bytes, Blob] | None = None  # what was read last: its pieces are asked for one by one
 
-    def find(self, root: bytes) -> Lent | None:
+    def find(self, root: bytes) -> LazyBlob | None:
         """Return what may be on the disk under a root; None: nothing of this run is asked for."""
         ledger = self._context.ledger
         manifest = ledger.manifest

@@ -28,9 +28,9 @@ from manta_swarm.protocol.auditing import (
     PAGE_BYTES,
     WANTED,
     AskWanted,
-    Page,
-    Placed,
-    Wanted,
+    PlacedContribution,
+    VectorPage,
+    WantedAnswer,
     WantedFate,
     WantedOf,
     vectors_of,
@@ -240,9 +240,9 @@ class BroughtVectors:
         with self._held_to_account(caller):
             asked = unpack(AskWanted, request, max_bytes=MAX_ASK_BYTES)
             answers = tuple([await self._wanted(caller, each) for each in asked.contributions])
-        return pack(Wanted(answers))
+        return pack(WantedAnswer(answers))
 
-    async def _wanted(self, caller: PublicKey, placed: Placed) -> WantedOf:
+    async def _wanted(self, caller: PublicKey, placed: PlacedContribution) -> WantedOf:
         if placed.round >= self._facts.reputation.round:
             return WantedOf(int(WantedFate.LATER), ())
         audit = self.audit_of(placed.contribution)
@@ -254,7 +254,7 @@ class BroughtVectors:
 
     async def _on_bring(self, caller: PublicKey, request: bytes) -> bytes:
         with self._held_to_account(caller):
-            page = unpack(Page, request, max_bytes=MAX_PAGE_BYTES)
+            page = unpack(VectorPage, request, max_bytes=MAX_PAGE_BYTES)
             audit = self.audit_of(page.contribution)
             if audit is None:
                 raise NotTaken("this contribution is not audited, or not any more")

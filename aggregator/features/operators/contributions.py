@@ -13,7 +13,7 @@ from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import Body, body_groups, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Endpoint
-from manta_swarm.protocol.ballots import Batch, KeptUnderBallot
+from manta_swarm.protocol.ballots import EntryBatch, KeptUnderBallot
 from manta_swarm.protocol.errors import EncodingError, LedgerError, MantaError
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.listed import Listed
@@ -142,7 +142,7 @@ class Contributions:
 class Replayed:
     """A batch with a round that was found good, what that leads to, and the bodies of its table."""
 
-    batch: Batch
+    batch: EntryBatch
     after: Next
     bodies: tuple[Blob, ...]
 
@@ -158,7 +158,7 @@ class Replays:
         self.compute = Worker("replays")  # only computes, or reads
         self._last: Replayed | None = None
 
-    async def check(self, batch: Batch, contributions: Contributions, leader: PublicKey) -> None:
+    async def check(self, batch: EntryBatch, contributions: Contributions, leader: PublicKey) -> None:
         """Compute again what a batch of the operator ``leader`` says; ``contributions`` has those of its table.
 
         Raises:
@@ -188,7 +188,7 @@ class Replays:
             raise EncodingError(f"round {entry.round} does not come to what its leader says")
         self.know(batch, after, blobs)
 
-    def know(self, batch: Batch, after: Next, found: Sequence[Blob]) -> None:
+    def know(self, batch: EntryBatch, after: Next, found: Sequence[Blob]) -> None:
         """Remember what a batch leads to, whose table has these bodies: it was computed here."""
         self._last = Replayed(batch, after, tuple(found))
 
@@ -205,7 +205,7 @@ class Replays:
         """Finish what is being computed."""
         self.compute.close()
 
-    def _followed(self, base: Ledger, batch: Batch) -> Ledger:
+    def _followed(self, base: Ledger, batch: EntryBatch) -> Ledger:
         if self._log.root_with(batch.entries) != batch.root:
             raise EncodingError("the root is not that of the log with these entries")
         ledger = folded(base, batch.entries)

@@ -31,7 +31,18 @@ from manta_swarm.aggregator.states.state_keeper import Next
 from manta_swarm.network import timeouts
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Busy, Refused
-from manta_swarm.protocol.ballots import Accepted, Ballot, Batch, Certificate, KeptUnderBallot, Outdated, Promise, Takeover, Vote, Voting
+from manta_swarm.protocol.ballots import (
+    AcceptedBatch,
+    Ballot,
+    Certificate,
+    EntryBatch,
+    KeptUnderBallot,
+    Outdated,
+    Promise,
+    Takeover,
+    Vote,
+    Voting,
+)
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, StorageError, Unreachable
@@ -109,7 +120,7 @@ class Leader:
             size = own_operator.operators.signers(said.note).head.size
             if size:
                 own_operator.operators.open(said.note)
-            accepted = tuple([Accepted(offer.ballot, await own_operator.batch_of(key, offer)) for offer in said.accepted])
+            accepted = tuple([AcceptedBatch(offer.ballot, await own_operator.batch_of(key, offer)) for offer in said.accepted])
             takeover.add(key, Promise(size, accepted, said.kept))
             notes[key], promises[key] = said.note, said
 
@@ -239,7 +250,7 @@ class Leader:
     async def _commit(self, entries: Sequence[bytes], after: Next | None, found: Sequence[Blob]) -> None:
         log = self._own_operator.log
         async with self._one_by_one:
-            batch = Batch(log.head.size, tuple(entries), log.root_with(entries))
+            batch = EntryBatch(log.head.size, tuple(entries), log.root_with(entries))
             if after is not None:
                 self._own_operator.replays.know(batch, after, found)
             await self._decide(batch, None)
@@ -260,7 +271,7 @@ class Leader:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
 
-    async def _decide(self, batch: Batch, source: PublicKey | None) -> None:
+    async def _decide(self, batch: EntryBatch, source: PublicKey | None) -> None:
         """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this leader's own."""
         own_operator = self._own_operator
         voting = Voting(own_operator.run, self.ballot, batch, own_operator.operators.keys, own_operator.operators.quorum)

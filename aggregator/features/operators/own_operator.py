@@ -28,7 +28,7 @@ from manta_swarm.aggregator.states.opening import put_state
 from manta_swarm.aggregator.worker import Worker
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import timeouts
-from manta_swarm.protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
+from manta_swarm.protocol.ballots import Ballot, Certificate, EntryBatch, Promise, Vote, accept
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, StorageError, UserError
 from manta_swarm.protocol.fields import check_digest
@@ -144,7 +144,7 @@ class OwnOperator:
 
     # Batches.
 
-    def offer(self, ballot: Ballot, batch: Batch) -> Offer:
+    def offer(self, ballot: Ballot, batch: EntryBatch) -> Offer:
         """Return how a batch is offered to others, who may borrow its entries from now on."""
         data = entries_bytes(batch.entries)
         digest = sha256(data)
@@ -157,7 +157,7 @@ class OwnOperator:
             return self._batches[digest]
         return self.contributions.lent(digest)
 
-    async def batch_of(self, key: PublicKey, offer: Offer) -> Batch:
+    async def batch_of(self, key: PublicKey, offer: Offer) -> EntryBatch:
         """Return the batch that the operator ``key`` offers, or has accepted; whether it is any good is not checked.
 
         Raises:
@@ -172,12 +172,12 @@ class OwnOperator:
         data = await borrow(self.endpoint, key, offer.entries.digest, offer.entries.num_bytes)
         if sha256(data) != offer.entries.digest:
             raise EncodingError("other entries than were offered")
-        batch = Batch(offer.first, entries_from(data), offer.root)
+        batch = EntryBatch(offer.first, entries_from(data), offer.root)
         if batch.size != offer.size:
             raise EncodingError("more entries than were offered, or fewer")
         return batch
 
-    async def accept(self, ballot: Ballot, batch: Batch, source: PublicKey | None) -> Vote:
+    async def accept(self, ballot: Ballot, batch: EntryBatch, source: PublicKey | None) -> Vote:
         """Accept a batch that is good, and return the vote; its leader ``source`` has the bodies that lack. None: it is this one's own.
 
         Raises:
@@ -196,7 +196,7 @@ class OwnOperator:
         await self.disk.do(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
-    def _accept(self, ballot: Ballot, batch: Batch) -> None:
+    def _accept(self, ballot: Ballot, batch: EntryBatch) -> None:
         memory = self.store.memory
         # What counts already is voted for again: a leader may have to propose it that does not have it yet.
         is_in_log = self._is_in_log(batch.size, batch.root)

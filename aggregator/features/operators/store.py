@@ -1,6 +1,6 @@
 """What an operator may never forget, on its disk: what it promised, accepted and signed, and for whom it keeps contributions.
 
-DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
+DIR/operators/memory   a packed ``protocol.ballots.OperatorMemory``, replaced as a whole
 DIR/operators/kept     packed ``protocol.ballots.KeptUnderBallot`` of rounds that the log does not have; contributions are in DIR/bodies
 DIR/operators/newcomer a packed ``protocol.operators.Newcomer``, until this operator takes part
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from manta_swarm.protocol.ballots import MAX_KEPT, KeptUnderBallot, Memory
+from manta_swarm.protocol.ballots import MAX_KEPT, KeptUnderBallot, OperatorMemory
 from manta_swarm.protocol.operators import Newcomer
 from manta_swarm.runtime.atomic_file import AtomicFile
 
@@ -41,7 +41,7 @@ class Store:
         self._memory = AtomicFile(directory / FOLDER / "memory", MAX_BATCH_BYTES, _REMEDY)
         self._kept_file = AtomicFile(directory / FOLDER / "kept", MAX_KEPT * 256, _REMEDY)
         self._newcomer = AtomicFile(directory / FOLDER / "newcomer", 4096, _REMEDY)
-        self.memory = self._memory.load(Memory) or Memory()
+        self.memory = self._memory.load(OperatorMemory) or OperatorMemory()
         self._kept = {one.contribution: one for one in (self._kept_file.load(_AllKept) or _AllKept(())).kept}
         self.newcomer = self._newcomer.load(Newcomer)
 
@@ -50,7 +50,7 @@ class Store:
         """All that is kept."""
         return tuple(self._kept.values())
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: OperatorMemory) -> None:
         """Replace what is remembered; durable when this returns.
 
         Raises:

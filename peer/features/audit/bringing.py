@@ -24,9 +24,9 @@ from manta_swarm.protocol.auditing import (
     PAGE_BYTES,
     WANTED,
     AskWanted,
-    Page,
-    Placed,
-    Wanted,
+    PlacedContribution,
+    VectorPage,
+    WantedAnswer,
     WantedFate,
     WantedOf,
 )
@@ -74,7 +74,7 @@ class Rounds(Protocol):
 class _Open:
     """A contribution that may be audited."""
 
-    placed: Placed
+    placed: PlacedContribution
     base: bytes  # the commit that it stands on: what the vectors of this peer's work are kept by
     key: bytes  # whose claim it has: this peer's, unless its person took another key since
 
@@ -141,7 +141,7 @@ class Bringing:
     def found(self, round_: int, contribution: bytes, base: bytes) -> None:
         """A round has, or by the log's word will have, this contribution, which has a claim of this peer and stands on ``base``."""
         if contribution not in self._open:
-            self._open[contribution] = _Open(Placed(round_, contribution), base, self._endpoint.key)
+            self._open[contribution] = _Open(PlacedContribution(round_, contribution), base, self._endpoint.key)
             self._unwritten.add(contribution)
             self._changed.set()
 
@@ -215,7 +215,7 @@ class Bringing:
     async def _asked(self, operator: PublicKey, some: Sequence[_Open]) -> tuple[PublicKey, tuple[WantedOf, ...]]:
         request = pack(AskWanted(tuple(one.placed for one in some)))
         answer = await self._endpoint.call(operator, WANTED, request, timeout_s=timeouts.CALL_S, large_answer=True)
-        answers = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
+        answers = unpack(WantedAnswer, answer, max_bytes=MAX_WANTED_BYTES).answers
         if len(answers) != len(some):
             raise EncodingError("answers about other contributions than were asked about")
         return operator, answers
@@ -244,7 +244,7 @@ class Bringing:
             if not data:
                 break
             try:
-                await self._page(operator, Page(one.placed.contribution, digest, first, data))
+                await self._page(operator, VectorPage(one.placed.contribution, digest, first, data))
             except MantaError as error:
                 logger.info("a vector is not taken now round=%d reason=%s", one.placed.round, error)
                 return isinstance(error, RemoteFault)  # it said no, and would say it again
@@ -254,7 +254,7 @@ class Bringing:
                 break
         return True
 
-    async def _page(self, operator: PublicKey, page: Page) -> None:
+    async def _page(self, operator: PublicKey, page: VectorPage) -> None:
         for left in reversed(range(_TRIES)):
             try:
                 with self._line.uploading():

@@ -38,7 +38,7 @@ class Said(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to the process: the run. Once the process has the data it says a ``runtime.line.Beat``."""
+    """The first message to the process: the run. Once the process has the data it says a ``runtime.line.Heartbeat``."""
 
     manifest: bytes  # signed
 

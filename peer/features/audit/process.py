@@ -14,7 +14,7 @@ import torch
 
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.training.audit import Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from manta_swarm.automl.training.audited_step import Microbatches
+from manta_swarm.automl.training.audited_step import AuditedMicrobatches
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import Vector
@@ -23,7 +23,7 @@ from manta_swarm.peer.features.audit.computing import MESSAGES, Ask, Found, GoOn
 from manta_swarm.protocol.errors import OwnFault, UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution
-from manta_swarm.runtime.line import MAX_REASON, Beat, Parent, be_child
+from manta_swarm.runtime.line import MAX_REASON, Heartbeat, Parent, be_child
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Bench:
             raise UserError(f"the data set {self._manifest.dataset} here is not the run's")
         self._plan = Plan.of(self._manifest)
         self._fetched = fetched
-        self._microbatches = Microbatches(self._manifest, self._plan, dataset)
+        self._microbatches = AuditedMicrobatches(self._manifest, self._plan, dataset)
         self._weights = torch.empty(0)
         self._teacher: torch.Tensor | None = None
         self._audit: tuple[bytes, Recomputation] | None = None  # under way, by the contribution's digest
@@ -128,7 +128,7 @@ def serve(parent: Parent, bench: Bench) -> None:
         if not isinstance(parent.hear(), GoOn):
             raise OwnFault("something else was asked before the last answer")
 
-    parent.say(Beat())
+    parent.say(Heartbeat())
     while True:
         said = parent.hear()
         if isinstance(said, Weights):

@@ -1,6 +1,6 @@
 """Starts and asks the process that measures architectures for others.
 
-It says by a ``runtime.line.Beat`` that it has its data.
+It says by a ``runtime.line.Heartbeat`` that it has its data.
 """
 
 from dataclasses import dataclass

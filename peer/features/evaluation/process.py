@@ -17,7 +17,7 @@ from manta_swarm.automl.search.evaluators import result_of
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.peer.features.evaluation.measurer import MESSAGES, Ask, Measured, Weights
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.runtime.line import Beat, Parent, be_child
+from manta_swarm.runtime.line import Heartbeat, Parent, be_child
 
 _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
 
@@ -56,7 +56,7 @@ class Bench:
 
 def serve(parent: Parent, bench: Bench) -> None:
     """Do what is asked, until nobody asks any more."""
-    parent.say(Beat())
+    parent.say(Heartbeat())
     while True:
         said = parent.hear()
         if isinstance(said, Weights):

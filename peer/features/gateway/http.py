@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from manta_swarm.network.admission_filter import NotAdmitted
 from manta_swarm.network.http_server import PROXIES, BoundedConnection, Places, allow_files, answering, counted_as
 from manta_swarm.network.light_pay import PAY
-from manta_swarm.network.rates import Rates
+from manta_swarm.network.rates import TokenBuckets
 from manta_swarm.network.traffic import PIECE_BYTES, Traffic
 from manta_swarm.peer.features.gateway.payouts import Payouts
 from manta_swarm.peer.features.gateway.service import GatewayService
@@ -55,7 +55,7 @@ class _Busy(Exception):
 
 @dataclass(eq=False)
 class _Return:
-    """A return that is being read, or looked into. Is ``runtime.in_flight.Held``."""
+    """A return that is being read, or looked into. Is ``runtime.in_flight.Occupant``."""
 
     key: str  # the address that it comes from
     connection: BoundedConnection
@@ -81,8 +81,8 @@ class _App:
         self._traffic = traffic
         returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // service.max_return_bytes))
         self._returns = Places(returns, (returns + 1) // 2)
-        self._rates: Rates[str] = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
-        self._all: Rates[str] = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
+        self._rates: TokenBuckets[str] = TokenBuckets(_REQUESTS_A_SECOND, _AT_ONCE)
+        self._all: TokenBuckets[str] = TokenBuckets(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
         self._routed = Starlette(
             routes=[
                 Route(WELCOME, self._answering(self._welcome), methods=["GET"]),

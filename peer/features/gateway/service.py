@@ -16,7 +16,7 @@ from manta_swarm.automl.training.light import cheapest, covered_weights
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import timeouts
-from manta_swarm.network.admission_filter import NOT_ADMITTED, Known, NotAdmitted
+from manta_swarm.network.admission_filter import NOT_ADMITTED, AdmittedKeys, NotAdmitted
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort.cohort_session import CohortSession
@@ -68,7 +68,7 @@ logger = logging.getLogger("manta.gateway")
 class Entrance:
     """Decides who may lease from this gateway, by what the log says of keys and of admissions."""
 
-    def __init__(self, context: RunContext, known: Known) -> None:
+    def __init__(self, context: RunContext, known: AdmittedKeys) -> None:
         """Let in whom ``known`` knows; the context's node asks the log about others."""
         self._known = known
         self._manifest = context.manifest

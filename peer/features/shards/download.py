@@ -252,7 +252,7 @@ def _contradiction() -> UserError:
 
 
 class _Shard:
-    """One shard that is being fetched. Implements ``network.fetching.Progress``."""
+    """One shard that is being fetched. Implements ``network.fetching.FetchProgress``."""
 
     def __init__(self, download: Download, name: FileName) -> None:
         self._download = download

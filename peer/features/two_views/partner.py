@@ -193,7 +193,7 @@ class Partner:
 
 
 class Attempt(ABC):
-    """One attempt at a microbatch, as the thread that computes it sees it: a link to the other site (``automl.models.linked.Link``)."""
+    """One attempt at a microbatch, as the thread that computes it sees it: a link to the other site (``automl.models.linked.SiteLink``)."""
 
     is_first = False
 

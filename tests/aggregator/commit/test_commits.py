@@ -12,7 +12,7 @@ from manta_swarm.aggregator.intake.admissions import signed_revocation
 from manta_swarm.aggregator.settings.sections import AdmissionSection
 from manta_swarm.aggregator.states.replay import replay_directory
 from manta_swarm.automl.training.update import state_digest
-from manta_swarm.network.blobs import Ask
+from manta_swarm.network.blobs import AskPiece
 from manta_swarm.network.log_client import HandIn
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.admission import PEER
@@ -111,13 +111,13 @@ async def test_bodies_are_shown_to_nobody_before_the_commit(world: World) -> Non
     root = one.header.contribution.open().body
     await log.inclusion_promise(one)
     with pytest.raises(Refused, match="not here"):
-        await log.call(B, "blob", pack(Ask(root, 0)))
+        await log.call(B, "blob", pack(AskPiece(root, 0)))
     await log.finish_round()
-    assert await log.call(B, "blob", pack(Ask(root, 0))) == one.body
+    assert await log.call(B, "blob", pack(AskPiece(root, 0))) == one.body
     entry = log.ledger.newest
     assert entry is not None
     for each in (entry.mean, entry.state):
-        assert await log.call(B, "blob", pack(Ask(each, 0)))
+        assert await log.call(B, "blob", pack(AskPiece(each, 0)))
 
 
 # Time.

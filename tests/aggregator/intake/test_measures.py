@@ -8,7 +8,7 @@ from manta_swarm.aggregator.intake.measures import Measures
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError, LedgerError, SignatureError
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.private import BlobDistribution, Measure, PrivateData
+from manta_swarm.protocol.private import AccuracySpread, Measure, PrivateData
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, PublicKey
 from tests.contributions import PEERS, commit, header_of
@@ -38,8 +38,8 @@ def test_the_newest_word_of_each_peer_counts_alike_and_survives_a_restart(tmp_pa
         found = kept.summed_up()
         assert found is not None
         assert (found.peers, found.samples, found.first_round, found.last_round) == (3, 1110, 1, 1)
-        assert found.largest == BlobDistribution(0.5, 0.8, 0.9)
-        assert found.smallest == BlobDistribution(0, 0, 0)
+        assert found.largest == AccuracySpread(0.5, 0.8, 0.9)
+        assert found.smallest == AccuracySpread(0, 0, 0)
         assert "on 1110 held-out images of 3 peers, as they say" in found.words()
         assert "largest=50.0% / 80.0% / 90.0%" in found.words()
 

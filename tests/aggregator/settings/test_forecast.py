@@ -16,7 +16,7 @@ from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.training.update import initial_state, state_digest, state_pieces
 from manta_swarm.codec.coding import body_groups
 from manta_swarm.protocol.errors import UserError
-from manta_swarm.protocol.footprint import Sizes, Table, entry_bytes, round_traffic
+from manta_swarm.protocol.footprint import ExpectedTable, Sizes, entry_bytes, round_traffic
 from manta_swarm.protocol.records import entry_of
 from tests.aggregator.real_run import CONFIG, DATASET, everybodys, opened
 
@@ -45,7 +45,7 @@ def test_a_peer_gets_the_bodies_or_the_mean_whichever_is_less() -> None:
     config = RunConfig(exchange=ExchangeSection(max_rows=64))
     few, many = forecast(config, sizes, 10, 50.0), forecast(config, sizes, 1000, 50.0)
     assert (few.rows, many.rows) == (10, 64)
-    assert few.peer == round_traffic(config.exchange_settings(), None, sizes, Table(10, few.open_s))
+    assert few.peer == round_traffic(config.exchange_settings(), None, sizes, ExpectedTable(10, few.open_s))
     assert (few.log_in, many.log_in) == (10 * one, 64 * one)
     assert few.log_out == (4 * 10 * 100, 10 * 900)
     assert many.log_out == (4 * 64 * 100, 1000 * 4000)

@@ -13,7 +13,7 @@ from manta_swarm.automl.cli import main
 from manta_swarm.automl.data.catalog import load_dataset
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.images import ImageDataset
-from manta_swarm.automl.training.cohorts import Cohort, LocalExchange
+from manta_swarm.automl.training.cohorts import LocalCohort, LocalExchange
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
@@ -63,7 +63,7 @@ def test_every_microbatch_of_a_round_is_another_one_and_each_cohort_goes_on_in_i
     assert len({(microbatch.base, microbatch.key, microbatch.index) for microbatch in microbatches}) == len(microbatches)
     for round_, cohort in itertools.product((1, 2), range(3)):
         of_round = microbatches[12 * (round_ - 1) : 12 * round_]
-        of_cohort = [microbatch for microbatch in of_round if microbatch.key == Cohort.numbered(cohort).key]
+        of_cohort = [microbatch for microbatch in of_round if microbatch.key == LocalCohort.numbered(cohort).key]
         assert len({microbatch.base for microbatch in of_round}) == 1
         assert [microbatch.step for microbatch in of_cohort] == [0, 0, 1, 1]
         assert [microbatch.index for microbatch in of_cohort] == list(range(4))
@@ -77,7 +77,7 @@ def test_in_model_parallel_each_cohort_trains_its_own_architecture_in_all_steps_
     for round_ in (1, 2):
         training = trainer(few, plan, cohorts=3)
         microbatches = microbatches_of(training, round_)[-9:]
-        for cohort in (Cohort.numbered(number) for number in range(3)):
+        for cohort in (LocalCohort.numbered(number) for number in range(3)):
             architectures = {microbatch.architecture for microbatch in microbatches if microbatch.key == cohort.key}
             assert architectures == set(plan.architectures(round_, cohort.name))
 

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from manta_swarm.automl.data.layered import HEIGHT, MAX_DISPARITY, WIDTH, View, layers, make_pair, make_views
+from manta_swarm.automl.data.layered import HEIGHT, MAX_DISPARITY, WIDTH, CameraView, layers, make_pair, make_views
 from manta_swarm.automl.data.views import StereoDataset
 
 DIGEST = "13d4e228c2bd8c45be5a51419e075694f7a03f46870b2060b4324991a7c629cf"
@@ -16,7 +16,7 @@ def dataset() -> StereoDataset:
     return layers()
 
 
-def visible(left: View, right: View) -> tuple[Mask, npt.NDArray[np.int64]]:
+def visible(left: CameraView, right: CameraView) -> tuple[Mask, npt.NDArray[np.int64]]:
     """Where a left pixel of a whole disparity is seen in the right view as well, and the right column it is at."""
     column = np.arange(WIDTH) - (left.disparity_256 >> 8)
     inside = (column >= 0) & (left.disparity_256 & 255 == 0)

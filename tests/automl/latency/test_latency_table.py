@@ -17,7 +17,7 @@ from manta_swarm.automl.devices import CallRecorder, DeviceWork, Recorded, Recor
 from manta_swarm.automl.latency.correction import fitted_table
 from manta_swarm.automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
 from manta_swarm.automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
-from manta_swarm.automl.latency.visits import Effort
+from manta_swarm.automl.latency.visits import MeasuringEffort
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from manta_swarm.protocol.errors import EncodingError, UserError
@@ -27,7 +27,7 @@ from tests.automl.kernels import KERNELS
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 from tests.automl.training.recorders import Counted, Replay
 
-ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
+ONCE = MeasuringEffort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
 CONDITIONS = Conditions("cpu", "some processor", 1, "fp32", 1, "2.15.0")
 CPU = torch.device("cpu")
 ACCURACY = Accuracy(4, 4, 0.05, 0.1, 0.9)

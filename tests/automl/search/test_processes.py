@@ -15,7 +15,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.precisions import FP32
 from manta_swarm.automl.search.evaluators import LocalEvaluator
 from manta_swarm.automl.search.process import command
-from manta_swarm.automl.search.processes import MESSAGES, Ask, Found, ProcessEvaluator
+from manta_swarm.automl.search.processes import MESSAGES, MeasureAnswer, MeasureRequest, ProcessEvaluator
 from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State
@@ -46,10 +46,10 @@ def answering(before: Mapping[Architecture, str]) -> list[str]:
     """Return a program that answers with ``measured_of``; before some of its answers it does something."""
 
     def said(architecture: Architecture) -> tuple[str, str]:
-        found = Found.of(measured_of(architecture, "search"))
+        found = MeasureAnswer.of(measured_of(architecture, "search"))
         return before.get(architecture, ""), MESSAGES.to_parent.framed(found).hex()
 
-    answers = {MESSAGES.to_child.framed(Ask(one.text, "search")).hex(): said(one) for one in (TINY.smallest(), *SAMPLED)}
+    answers = {MESSAGES.to_child.framed(MeasureRequest(one.text, "search")).hex(): said(one) for one in (TINY.smallest(), *SAMPLED)}
     return python("-c", ANSWERING, json.dumps(answers))
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_is_one_at_every_turn_of_the_loop(turns: int, monkeypatch: pytest
     """Ctrl-C may come while the loop stops with an answer, when whoever waited for it is not to be cancelled any more."""
     hear = Child.hear
 
-    async def heard(child: Child, kind: type[Found], timeout_s: float) -> Found:
+    async def heard(child: Child, kind: type[MeasureAnswer], timeout_s: float) -> MeasureAnswer:
         found = await hear(child, kind, timeout_s)
         monkeypatch.setattr(Child, "hear", hear)  # it is pressed once
         press(turns)

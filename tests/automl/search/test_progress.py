@@ -4,7 +4,7 @@ from array import array
 from rich.console import Console
 
 from manta_swarm.automl.evaluation.samples import Measured
-from manta_swarm.automl.search.report import Progress
+from manta_swarm.automl.search.report import SearchProgress
 
 
 def measured(accuracy: float) -> Measured:
@@ -13,7 +13,7 @@ def measured(accuracy: float) -> Measured:
 
 def shown(is_terminal: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=120)
-    with Progress(console) as progress:
+    with SearchProgress(console) as progress:
         progress.begin("searching", 3)
         for accuracy in (0.5, 0.75, 0.25):
             progress.measured(measured(accuracy))

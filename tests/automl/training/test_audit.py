@@ -15,7 +15,7 @@ from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.spaces.cost import cost_table
 from manta_swarm.automl.spaces.space import SearchSpace
 from manta_swarm.automl.training.audit import GOOD, Judgements, Lacks, Needs, NotJudged, Recomputation, Submission
-from manta_swarm.automl.training.audited_step import Microbatches, StepGradient
+from manta_swarm.automl.training.audited_step import AuditedMicrobatches, StepGradient
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import LocalSteps, State, initial_state
@@ -48,7 +48,7 @@ class Run:
     plan: Plan
     state: State
     worker: Worker
-    microbatches: Microbatches
+    microbatches: AuditedMicrobatches
 
     @property
     def num_steps(self) -> int:
@@ -59,13 +59,13 @@ class Run:
         return codec_named(self.manifest.exchange.codec).is_sparse
 
 
-class Remembered(Microbatches):
+class Remembered(AuditedMicrobatches):
     """Microbatches that are computed once for all tests: by what is the same, their outcome is the same."""
 
     def of_step(
         self, claim: Claim, step: int, weights: Tensor, teacher: Tensor | None, rest: Callable[[], None] = lambda: None
     ) -> StepGradient:
-        """See ``Microbatches.of_step``."""
+        """See ``AuditedMicrobatches.of_step``."""
         indices = tuple(claim.steps[step].indices())
         on = (vector_digest(weights.numpy()), b"" if teacher is None else vector_digest(teacher.numpy()))
         which = (id(self), on, step, indices, claim.base, claim.round, claim.key, claim.cohort, claim.shards)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from manta_swarm.automl.spaces.space import TINY
-from manta_swarm.automl.training.cohorts import Cohort, Learnt, LocalExchange, Memory, Vector, load_memory, save_memory
+from manta_swarm.automl.training.cohorts import CohortLearnt, ExchangeMemory, LocalCohort, LocalExchange, Vector, load_memory, save_memory
 from manta_swarm.automl.training.coverage import coverage
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import CHUNK
@@ -16,7 +16,7 @@ from manta_swarm.protocol.records import MAX_NORM, Threshold
 
 N = 2 * CHUNK + 100
 SPARSE = "topk-256-4"
-COHORTS = [Cohort.numbered(number) for number in range(3)]
+COHORTS = [LocalCohort.numbered(number) for number in range(3)]
 
 
 def vectors(seed: int, count: int = 3, num_values: int = N) -> list[Vector]:
@@ -24,9 +24,9 @@ def vectors(seed: int, count: int = 3, num_values: int = N) -> list[Vector]:
     return [generator.normal(0, 0.01, num_values).astype(np.float32) for _ in range(count)]
 
 
-def learnt(every: list[Vector], masks: list[np.ndarray] | None = None) -> list[Learnt]:
+def learnt(every: list[Vector], masks: list[np.ndarray] | None = None) -> list[CohortLearnt]:
     return [
-        Learnt(cohort, values, 64, 0, None if masks is None else masks[place])
+        CohortLearnt(cohort, values, 64, 0, None if masks is None else masks[place])
         for place, (cohort, values) in enumerate(zip(COHORTS, every, strict=False))
     ]
 
@@ -36,7 +36,7 @@ def exchange(codec: str, percent: int = 100, num_values: int = N) -> LocalExchan
 
 
 def test_cohorts_have_keys_and_names_of_their_own_and_begin_their_sweeps_at_different_places() -> None:
-    cohorts = [Cohort.numbered(number) for number in range(1024)]
+    cohorts = [LocalCohort.numbered(number) for number in range(1024)]
     assert len({cohort.key for cohort in cohorts}) == len({cohort.name for cohort in cohorts}) == 1024
     assert {len(cohort.key) for cohort in cohorts} == {32}
     assert [cohort.key[0] % 4 for cohort in cohorts[:4]] == [0, 1, 2, 3]
@@ -98,7 +98,7 @@ def test_a_sort_leaves_no_residuals_and_the_rest_as_it_was() -> None:
     found.mean(learnt(vectors(1)))
     before = found.memory
     found.sorted()
-    assert found.memory == Memory(before.min_exponent, before.thresholds, (None, None, None))
+    assert found.memory == ExchangeMemory(before.min_exponent, before.thresholds, (None, None, None))
 
 
 def test_who_learnt_what_is_no_finite_number_is_not_in_the_table_and_keeps_its_residual() -> None:
@@ -132,7 +132,7 @@ def test_what_an_exchange_leaves_survives_its_file(tmp_path: Path) -> None:
     found.mean(learnt(vectors(1)))
     partial = replace(found.memory, residuals=(found.memory.residuals[0], None, found.memory.residuals[2]))
     large = replace(partial, thresholds=(Threshold(0, MAX_NORM, 5), Threshold(2, 1, 2**40)), min_exponent=-77)
-    for number, memory in enumerate((found.memory, partial, large, Memory(-32, (), (None,)))):
+    for number, memory in enumerate((found.memory, partial, large, ExchangeMemory(-32, (), (None,)))):
         path = tmp_path / f"{number}.safetensors"
         save_memory(path, memory)
         again = load_memory(path, N)
@@ -152,7 +152,7 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"torn")
     with pytest.raises(UserError, match=r"exchange\.safetensors"):
         load_memory(path, N)
-    save_memory(path, Memory(-32, (), (np.zeros(5, np.float32),)))
+    save_memory(path, ExchangeMemory(-32, (), (np.zeros(5, np.float32),)))
     with pytest.raises(UserError, match="supernet's length"):
         load_memory(path, N)
 

@@ -12,7 +12,7 @@ from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.image_folder import part_of
 from manta_swarm.automl.data.images import ImageDataset
 from manta_swarm.automl.devices import CallRecorder
-from manta_swarm.automl.training.cohorts import Cohort
+from manta_swarm.automl.training.cohorts import LocalCohort
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
 from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.settings import usual
@@ -77,7 +77,7 @@ def test_microbatches_of_taught_rounds_learn_from_the_state_that_their_round_beg
     worker = Worker(plan.supernet, few)
     worker.load(before.parameters)
     worker.teach(before.parameters)
-    base, cohort = sha256(encode(("local round", 2))), Cohort.numbered(0)
+    base, cohort = sha256(encode(("local round", 2))), LocalCohort.numbered(0)
     architectures, key = plan.architectures(3, cohort.name), cohort.key
     microbatches = [
         Microbatch(plan.seed, base, 0, key, index, architectures[place_of_microbatch(4, base, key, index)], 8) for index in range(4)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
-from manta_swarm.automl.models.linked import Link, linked_batch_norm, linked_in_memory, take_values
+from manta_swarm.automl.models.linked import SiteLink, linked_batch_norm, linked_in_memory, take_values
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.shapes import match_shape
 from manta_swarm.automl.spaces.space import STEREO_TINY
@@ -71,7 +71,7 @@ def test_a_normalisation_over_a_link_is_that_of_both_halves() -> None:
     y_BCHW = F.batch_norm(whole[0], None, None, whole[1], whole[2], training=True, eps=1e-5)
     torch.autograd.backward(y_BCHW, slope_BCHW.double())
 
-    def half(link: Link, place: int) -> tuple[Tensor, ...]:
+    def half(link: SiteLink, place: int) -> tuple[Tensor, ...]:
         own = [each.clone().requires_grad_() for each in (x_BCHW.chunk(2)[place], weight_C, bias_C)]
         part_BCHW = linked_batch_norm(own[0], own[1], own[2], link, 1e-5)
         torch.autograd.backward(part_BCHW, slope_BCHW.chunk(2)[place])
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(given: bytes, message: str) -> None:
 class Cut:
     """A link that fails at an exchange."""
 
-    def __init__(self, link: Link, after: int) -> None:
+    def __init__(self, link: SiteLink, after: int) -> None:
         self._link = link
         self._left = after
         self.is_first = link.is_first

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from manta_swarm.network.blobs import Ask
+from manta_swarm.network.blobs import AskPiece
 from manta_swarm.network.log_client import MAX_FEED_BYTES, AfterRound, FeedAnswer
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -50,7 +50,7 @@ async def not_reading(connection: Connection) -> None:
         record = open_entry(news.receipt[0].entry)
         assert isinstance(record, Round)
         with _resetting(await connection.stream("manta.blob.stream")) as stream:
-            _ask(stream, pack(Ask(record.mean, 0)))
+            _ask(stream, pack(AskPiece(record.mean, 0)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ASKED_S):
                     await stream.reader.read()

@@ -11,7 +11,7 @@ from manta_swarm.peer.commands.diagnoses import Diagnosis, State, exit_code
 from manta_swarm.peer.commands.doctor import of_this_computer
 from manta_swarm.peer.config import load_config
 from manta_swarm.peer.limits.sensors import Gpu
-from manta_swarm.protocol.footprint import Sizes, Table, data_bytes, peer_disk
+from manta_swarm.protocol.footprint import ExpectedTable, Sizes, data_bytes, peer_disk
 from manta_swarm.protocol.manifest import TravellingShards
 from manta_swarm.protocol.records import Round
 from manta_swarm.protocol.verdicts import AuditRules
@@ -97,7 +97,7 @@ def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path)
     newest = round_of_three()
     sizes, config = Sizes(100_000, 6_000, 800_000), load_config({"dir": tmp_path, "data_limit": "20MB", "audit": "10%"})
     text = "\n".join(lines_of_run(manifest, bytes(32), sizes, newest, config))
-    disk = peer_disk(manifest, sizes, Table(rows=3, open_s=2.0), data_bytes(manifest, 20_000_000))
+    disk = peer_disk(manifest, sizes, ExpectedTable(rows=3, open_s=2.0), data_bytes(manifest, 20_000_000))
     for words in (
         "downloaded once, when you join: 20.8 MB: the state 800.0 kB, training data 20.0 MB",
         "a round, with 3 contributions as round 7 had, and 2 s as the next one takes",

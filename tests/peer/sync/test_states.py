@@ -12,7 +12,7 @@ import torch
 from manta_swarm.automl.training.update import State, state_digest, state_pieces
 from manta_swarm.codec.coding import parse
 from manta_swarm.network import timeouts
-from manta_swarm.network.blobs import Ask, Blob, BlobStore
+from manta_swarm.network.blobs import AskPiece, Blob, BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.sync.spread import BlobDistribution
@@ -192,7 +192,7 @@ def note_what_is_asked(endpoint: MemoryEndpoint, roots: list[bytes]) -> None:
     answer = endpoint.handlers["blob"]
 
     async def note(caller: PublicKey, request: bytes) -> bytes:
-        roots.append(unpack(Ask, request, max_bytes=128).root)
+        roots.append(unpack(AskPiece, request, max_bytes=128).root)
         return await answer(caller, request)
 
     endpoint.handlers["blob"] = note

@@ -18,7 +18,18 @@ from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.network.vectors import VectorPart
-from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Page, Placed, Wanted, WantedFate, WantedOf
+from manta_swarm.protocol.auditing import (
+    BRING,
+    MAX_WANTED_BYTES,
+    PAGE_BYTES,
+    WANTED,
+    AskWanted,
+    PlacedContribution,
+    VectorPage,
+    WantedAnswer,
+    WantedFate,
+    WantedOf,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import StorageError, Unreachable
 from manta_swarm.protocol.records import ClaimStep, Contribution, Header, StepMean
@@ -115,7 +126,7 @@ class Scene:
         values = vector(number)
         first = place * PAGE_BYTES
         found = values.tobytes()[first : first + PAGE_BYTES] if data is None else data
-        return await self._call(peer, BRING, pack(Page(header.contribution.digest, digest_of(number), first, found)))
+        return await self._call(peer, BRING, pack(VectorPage(header.contribution.digest, digest_of(number), first, found)))
 
     async def bring(self, peer: Identity, header: Header, number: int = 0) -> None:
         """Bring all of it."""
@@ -124,8 +135,8 @@ class Scene:
 
     async def wanted(self, peer: Identity, header: Header, round_: int) -> WantedOf:
         """Return what is wanted."""
-        answer = await self._call(peer, WANTED, pack(AskWanted((Placed(round_, header.contribution.digest),))))
-        (found,) = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
+        answer = await self._call(peer, WANTED, pack(AskWanted((PlacedContribution(round_, header.contribution.digest),))))
+        (found,) = unpack(WantedAnswer, answer, max_bytes=MAX_WANTED_BYTES).answers
         return found
 
     async def _call(self, peer: Identity, method: str, request: bytes) -> bytes:
@@ -254,7 +265,7 @@ async def test_who_hangs_up_leaves_no_page_half_written(scene: Scene) -> None:
     data = vector(0).tobytes()
     for place in range(3):
         first = place * PAGE_BYTES
-        page = Page(header.contribution.digest, digest_of(0), first, data[first : first + PAGE_BYTES])
+        page = VectorPage(header.contribution.digest, digest_of(0), first, data[first : first + PAGE_BYTES])
         calling = asyncio.ensure_future(handler(PublicKey(A.public_key), pack(page)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # the first page waits for what the log says

@@ -8,7 +8,7 @@ from manta_swarm.aggregator.features.operators.leader import Deposed, Leader
 from manta_swarm.aggregator.features.operators.lending import ENTRIES, LENT
 from manta_swarm.aggregator.features.operators.service import ACCEPT, KEEP, PROMISE, SIGN, AskPromise
 from manta_swarm.network.rpc import Refused
-from manta_swarm.protocol.ballots import Ballot, Batch, NotNext, check_vote
+from manta_swarm.protocol.ballots import Ballot, EntryBatch, NotNext, check_vote
 from manta_swarm.protocol.closing import NotTaken
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import Unreachable
@@ -110,13 +110,13 @@ async def test_who_got_the_entries_by_another_way_votes_for_them_all_the_same(fo
     await four.round(first, 0)
     await four.until_all_have(1, (0, 1, 2, 3))
     log = four.runs[1].log
-    batch = Batch(0, tuple(log.entries(0, 100)), log.head.root)
+    batch = EntryBatch(0, tuple(log.entries(0, 100)), log.head.root)
     ballot = Ballot(2, FOUR[2].public_key)
     vote = await four.own_operators[1].accept(ballot, batch, FOUR[2].public_key)
     check_vote(vote, log.ledger.run, ballot, batch.size, batch.root)
     assert four.own_operators[1].store.memory.promised == ballot
     with pytest.raises(NotNext):
-        await four.own_operators[1].accept(ballot, Batch(0, batch.entries, bytes(32)), FOUR[2].public_key)
+        await four.own_operators[1].accept(ballot, EntryBatch(0, batch.entries, bytes(32)), FOUR[2].public_key)
 
 
 @of_four()

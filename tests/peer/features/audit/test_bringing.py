@@ -11,7 +11,18 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.rpc import Busy, Refused
 from manta_swarm.peer.features.audit.auditor import Auditor
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.protocol.auditing import BRING, MAX_WANTED_BYTES, PAGE_BYTES, WANTED, AskWanted, Page, Placed, Wanted, WantedFate, WantedOf
+from manta_swarm.protocol.auditing import (
+    BRING,
+    MAX_WANTED_BYTES,
+    PAGE_BYTES,
+    WANTED,
+    AskWanted,
+    PlacedContribution,
+    VectorPage,
+    WantedAnswer,
+    WantedFate,
+    WantedOf,
+)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import PublicKey
@@ -116,12 +127,12 @@ async def test_what_strangers_and_liars_bring_is_refused(tmp_path: Path, what: s
         digest = vector_digest(vector("other"))
     call = scene.endpoint(who).call
     operator = PublicKey(OPERATORS[0].public_key)
-    page = Page(header.contribution.digest, digest, first, data)
+    page = VectorPage(header.contribution.digest, digest, first, data)
     if what == "what nobody asked for":
         assert await call(operator, BRING, pack(page), timeout_s=5) == b""
     elif what == "a false vector":
         await call(operator, BRING, pack(page), timeout_s=5)
-        last = Page(header.contribution.digest, digest, PAGE_BYTES, bytes(len(mean) - PAGE_BYTES))
+        last = VectorPage(header.contribution.digest, digest, PAGE_BYTES, bytes(len(mean) - PAGE_BYTES))
         with pytest.raises(Refused, match="another vector"):
             await call(operator, BRING, pack(last), timeout_s=5)
     else:
@@ -129,8 +140,10 @@ async def test_what_strangers_and_liars_bring_is_refused(tmp_path: Path, what: s
             await call(operator, BRING, pack(page), timeout_s=5)
     (brought,) = scene.brought.values()
     assert brought.num_bytes == 0
-    answer = await scene.endpoint(A).call(operator, WANTED, pack(AskWanted((Placed(1, header.contribution.digest),))), timeout_s=5)
-    (wanted,) = unpack(Wanted, answer, max_bytes=MAX_WANTED_BYTES).answers
+    answer = await scene.endpoint(A).call(
+        operator, WANTED, pack(AskWanted((PlacedContribution(1, header.contribution.digest),))), timeout_s=5
+    )
+    (wanted,) = unpack(WantedAnswer, answer, max_bytes=MAX_WANTED_BYTES).answers
     assert (wanted.fate, wanted.vectors) == (WantedFate.BRING, (vector_digest(vector(" mean 0")),))
 
 
@@ -155,7 +168,7 @@ async def says(scene: Scene, operator: PublicKey, fate: WantedFate) -> None:
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
         asked = unpack(AskWanted, request, max_bytes=2**16)
-        return pack(Wanted((WantedOf(int(fate), ()),) * len(asked.contributions)))
+        return pack(WantedAnswer((WantedOf(int(fate), ()),) * len(asked.contributions)))
 
     await scene.network.endpoints[operator].serve(WANTED, answer)
 

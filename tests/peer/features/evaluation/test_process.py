@@ -19,7 +19,7 @@ from manta_swarm.peer.features.evaluation.measurer import MESSAGES, Ask, Measure
 from manta_swarm.peer.features.evaluation.process import Bench, serve
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import EncodingError, UserError
-from manta_swarm.runtime.line import HEAD_BYTES, Beat, Parent
+from manta_swarm.runtime.line import HEAD_BYTES, Heartbeat, Parent
 
 TIMEOUT_S = 120.0
 
@@ -62,7 +62,7 @@ def _said(line: socket.socket) -> Any:
 def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Bench) -> None:
     architecture, supernet = TINY.sample(random.Random(5)), build(TINY)
     with served(bench) as (line, ended):
-        assert _said(line) == Beat()
+        assert _said(line) == Heartbeat()
         for seed in (1, 2):
             supernet.initialise(torch.Generator().manual_seed(seed))
             line.sendall(MESSAGES.to_child.framed(Weights(supernet.flat_weights_N.detach().numpy().tobytes())))
@@ -86,7 +86,7 @@ def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Be
 )
 def test_what_nobody_understands_ends_it(bench: Bench, message: bytes) -> None:
     with served(bench) as (line, ended):
-        assert _said(line) == Beat()
+        assert _said(line) == Heartbeat()
         line.sendall(message)
         line.shutdown(socket.SHUT_WR)
         assert line.recv(1) == b""

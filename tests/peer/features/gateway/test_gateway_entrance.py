@@ -13,7 +13,7 @@ from manta_swarm.protocol.signed import Signed
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from manta_swarm.network.admission_filter import Known
+from manta_swarm.network.admission_filter import AdmittedKeys
 from manta_swarm.network.invitation import Token
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.peer.config import GatewayUrl
@@ -46,7 +46,7 @@ class Invited:
         self.admitted = Admitted(self.manifest, self.run)
         network = MemoryNetwork()
         self.log = network.endpoint(OPERATOR.public_key)
-        known = Known(self.manifest, self.run, self.admitted)
+        known = AdmittedKeys(self.manifest, self.run, self.admitted)
         node = network.endpoint(GATEWAY.public_key)
         gateway.service.entrance = Entrance(replace(gateway.context, node=node), known)
 
@@ -158,7 +158,7 @@ async def test_a_key_that_is_out_leases_no_more_and_is_told_so(invited: Invited,
 async def test_while_the_log_is_away_a_light_contributor_waits(invited: Invited, tmp_path: Path) -> None:
     invited.gateway.service.entrance = Entrance(
         replace(invited.gateway.context, node=MemoryNetwork().endpoint(GATEWAY.public_key)),
-        Known(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
+        AdmittedKeys(invited.manifest, invited.run, Admitted(invited.manifest, invited.run)),
     )
     with pytest.raises(Unreachable, match="log does not answer"):
         await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
-from manta_swarm.automl.models.linked import Link
+from manta_swarm.automl.models.linked import SiteLink
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.space import STEREO_TINY
 from manta_swarm.automl.spaces.units import Layer
@@ -233,7 +233,7 @@ async def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_o
 class Stuck(SiteWorker):
     """A worker that gives nothing until it may."""
 
-    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+    def train_site(self, microbatch: Microbatch, link: SiteLink, *, is_own: bool) -> MicrobatchResult | None:
         time.sleep(0.5)
         return super().train_site(microbatch, link, is_own=is_own)
 
@@ -252,7 +252,7 @@ async def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.Monke
 class Held(SiteWorker):
     """A worker that begins nothing until it may."""
 
-    def train_site(self, microbatch: Microbatch, link: Link, *, is_own: bool) -> MicrobatchResult | None:
+    def train_site(self, microbatch: Microbatch, link: SiteLink, *, is_own: bool) -> MicrobatchResult | None:
         assert MAY_BEGIN.wait(DEADLINE_S)
         return super().train_site(microbatch, link, is_own=is_own)
 
