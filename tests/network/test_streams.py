@@ -192,7 +192,7 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(
     monkeypatch.setattr("manta_swarm.runtime.in_flight.MIN_BYTES_PER_S", 10**9)  # no bytes make up for the time that is held back
 
     async def work(a: Node, slow: Node, other: Node) -> None:
-        places = a._streams.calls = Calls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(1.0, 1.0))
+        places = a._streams.calls = InboundCalls(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(1.0, 1.0))
         await a.serve("echo", echo)
         holds_back(a)
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from manta_swarm.automl.data.dataset import Batch
 from manta_swarm.automl.data.views import LEFT, RIGHT, StereoDataset
-from manta_swarm.automl.models.linked import SiteLink, linked_batch_norm, linked_in_memory, take_values
+from manta_swarm.automl.models.linked import MemoryLink, linked_batch_norm, linked_in_memory, take_values
 from manta_swarm.automl.models.stereo import Stereo
 from manta_swarm.automl.spaces.shapes import match_shape
 from manta_swarm.automl.spaces.space import STEREO_TINY
@@ -71,7 +71,7 @@ def test_a_normalisation_over_a_link_is_that_of_both_halves() -> None:
     y_BCHW = F.batch_norm(whole[0], None, None, whole[1], whole[2], training=True, eps=1e-5)
     torch.autograd.backward(y_BCHW, slope_BCHW.double())
 
-    def half(link: SiteLink, place: int) -> tuple[Tensor, ...]:
+    def half(link: MemoryLink, place: int) -> tuple[Tensor, ...]:
         own = [each.clone().requires_grad_() for each in (x_BCHW.chunk(2)[place], weight_C, bias_C)]
         part_BCHW = linked_batch_norm(own[0], own[1], own[2], link, 1e-5)
         torch.autograd.backward(part_BCHW, slope_BCHW.chunk(2)[place])
@@ -138,19 +138,24 @@ def test_what_does_not_fit_is_refused(given: bytes, message: str) -> None:
             take_values(here, (2, 2), torch.zeros(()), "statistics")
 
 
-class Cut:
-    """A link that fails at an exchange."""
+NOTHING = b"nothing"
 
-    def __init__(self, link: SiteLink, after: int) -> None:
+
+class Cut:
+    """An end of a link that fails at an exchange, of which the other end hears nothing."""
+
+    def __init__(self, link: MemoryLink, after: int | None) -> None:
         self._link = link
-        self._left = after
+        self._after = after
         self.is_first = link.is_first
 
     def exchange(self, data: bytes, size: int) -> bytes:
-        self._left -= 1
-        if self._left < 0:
+        if len(self._link.sent) == self._after:
+            self._link._out.put(NOTHING)
             raise Unreachable("gone")
-        return self._link.exchange(data, size)
+        if (heard := self._link.exchange(data, size)) == NOTHING:
+            raise Unreachable("the other site said nothing")
+        return heard
 
 
 @pytest.mark.parametrize("after", [0, 6, 7, 8, 14])
@@ -164,14 +169,20 @@ def test_a_microbatch_that_breaks_off_anywhere_ends_at_both_sites_and_the_next_o
             return str(error)
         return "trained"
 
-    there, back = linked_in_memory(wait_s=2.0)
+    there, back = linked_in_memory()
     with ThreadPoolExecutor(2) as threads:
         left = threads.submit(outcome, lambda: sites.left.train_site(MICROBATCH, Cut(there, after), is_own=True))
-        right = threads.submit(outcome, lambda: sites.right.train_site(MICROBATCH, back, is_own=False))
+        right = threads.submit(outcome, lambda: sites.right.train_site(MICROBATCH, Cut(back, None), is_own=False))
         assert left.result() == "gone"
-        assert right.result() == "the other site said nothing for 2 s"
+        assert right.result() == "the other site said nothing"
     whole, _ = sites.train(MICROBATCH, is_left=True)
     assert whole.loss == pytest.approx(sites.pooled.train(MICROBATCH).loss, rel=1e-5)
+
+
+def test_a_site_that_says_nothing_is_waited_for_so_long() -> None:
+    here, _ = linked_in_memory(wait_s=0.01)
+    with pytest.raises(Unreachable, match=r"said nothing for 0\.01 s"):
+        here.exchange(b"", 0)
 
 
 def test_only_stereo_has_views() -> None:
