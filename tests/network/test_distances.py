@@ -139,7 +139,7 @@ async def test_who_is_near_is_found_among_many_and_named_before_others() -> None
 
 async def test_cohort_peers_are_named_before_all_others() -> None:
     town = await Town(25, lambda one, other: 40.0 if other >= 20 else 1.0).open()
-    for _ in range(8):
+    for _ in range(3):
         await town.look()
     cohort_peers = PEERS[20:25]
     await town.distances[0].measure(cohort_peers, [])

@@ -314,7 +314,7 @@ async def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and
     crowd = Crowd()
     for size in (1, 2, 8, 60, 200):
         crowd.join(size - len(crowd.members))
-        for _ in range(3 if size < SPLIT else 8):
+        for _ in range(3 if size < SPLIT else 7):
             await crowd.period()
         assert crowd.reached() == size
         found = [len(one.members()) for one in crowd.members.values()]
@@ -333,7 +333,7 @@ async def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and
     for size in (110, 20):
         crowd.leave(list(crowd.members)[size:])
         crowd.clock.advance(timeouts.ANNOUNCE_S[1] * 2)  # who left is forgotten
-        for _ in range(5):
+        for _ in range(3):
             await crowd.period()
         assert crowd.reached() == size
         assert min(len(one.members()) for one in crowd.members.values()) >= min(size - 1, 30)
@@ -344,7 +344,7 @@ async def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and
 async def test_a_newcomer_of_a_large_run_finds_others_and_its_size_at_its_first_look() -> None:
     crowd = Crowd()
     crowd.join(150)
-    for _ in range(4):
+    for _ in range(3):
         await crowd.period()
     for key in crowd.join(5):
         newcomer = crowd.members[key]
@@ -359,7 +359,6 @@ async def test_a_newcomer_of_a_large_run_finds_others_and_its_size_at_its_first_
 async def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before_others() -> None:
     crowd = Crowd()
     crowd.join(150)
-    await crowd.period()
     await crowd.period()
     cohort_peers = crowd.join(5, "mine")
     for _ in range(2):
@@ -412,7 +411,7 @@ async def test_liars_in_the_sample_do_not_hide_a_run_s_size() -> None:
     """Keys cost nothing: those with no depth at all stand where only a large run's deepest should."""
     crowd = Crowd()
     crowd.join(220)
-    for _ in range(4):
+    for _ in range(2):
         await crowd.period()
     name = f"manta-{RUN.hex()}-members"
     honest = len(crowd.network.records[name])
