@@ -15,6 +15,8 @@ from manta_swarm.protocol.operators import Operators
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import DEADLINE_S, OPERATOR, PEERS, MemoryLog
 
+pytestmark = pytest.mark.virtual_time
+
 OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
 KEYS = tuple(each.public_key for each in OPERATORS)
 METHOD = "what"
@@ -61,12 +63,6 @@ def town() -> Town:
     return Town()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPERATOR_LOOK_S", "OPERATOR_AWAY_S"):
-        monkeypatch.setattr(timeouts, name, 0.05)
-
-
 async def test_it_stays_with_who_answers_and_goes_to_the_next_when_that_is_gone(town: Town) -> None:
     first, second, third = town.line.in_turn
     assert [await town.ask() for _ in range(3)] == [first] * 3
@@ -82,7 +78,6 @@ async def test_it_stays_with_who_answers_and_goes_to_the_next_when_that_is_gone(
         await town.ask()
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_one_that_nothing_comes_from_any_more_is_found_out_while_a_call_waits(town: Town) -> None:
     first, second, _ = town.line.in_turn
     town.silent.add(first)
@@ -90,7 +85,6 @@ async def test_one_that_nothing_comes_from_any_more_is_found_out_while_a_call_wa
         assert await town.ask() == second
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_after_a_silent_one_that_is_asked_next_which_answers_first(town: Town) -> None:
     first, second, third = town.line.in_turn
     town.silent |= {first, second}
@@ -105,7 +99,6 @@ async def test_after_a_silent_one_that_is_asked_next_which_answers_first(town: T
     assert town.line.in_turn == (third, first, second)
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_one_that_falls_silent_during_an_upload_is_left_once_another_answers(town: Town) -> None:
     first, second, _ = town.line.in_turn
     town.silent.add(first)
@@ -114,7 +107,6 @@ async def test_one_that_falls_silent_during_an_upload_is_left_once_another_answe
             assert await town.ask() == second
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_while_an_upload_fills_the_line_to_all_operators_none_is_left(town: Town) -> None:
     first, *_ = town.line.in_turn
     asked, is_free = asyncio.Event(), asyncio.Event()
@@ -142,7 +134,6 @@ async def test_while_an_upload_fills_the_line_to_all_operators_none_is_left(town
     assert town.changes() == []
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_one_that_is_slow_to_answer_and_there_is_waited_for(town: Town) -> None:
     first, *_ = town.line.in_turn
     pings = 0

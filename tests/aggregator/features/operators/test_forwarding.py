@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from manta_swarm.aggregator.features.operators import forwarding
 from manta_swarm.aggregator.features.operators.forwarding import Switch
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Busy, Handler, Refused
@@ -13,6 +12,8 @@ from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import PublicKey
 from tests.contributions import PEERS
 from tests.memory_log import DEADLINE_S
+
+pytestmark = pytest.mark.virtual_time
 
 FOLLOWER, LEADER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
@@ -102,8 +103,7 @@ async def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_
     assert await third == b"taken"
 
 
-async def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
+async def test_nobody_is_held_for_ever() -> None:
     scene = Scene()
     scene.leader = None
     await scene.switch_of(FOLLOWER)
@@ -127,10 +127,8 @@ async def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
     ("is_cut_off", "error", "words"), [(True, Refused, "^ask another operator: the operator that"), (False, Unreachable, "busy")]
 )
 async def test_what_is_on_its_way_to_a_leader_that_is_not_heard_any_more_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
+    is_cut_off: bool, error: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
-    monkeypatch.setattr(forwarding, "TIMEOUT_S", 0.05)
     scene = Scene()
     _, leader = [await scene.switch_of(key) for key in (FOLLOWER, LEADER)]
     call = await scene.brought_to_one_that_stands_still(leader)
