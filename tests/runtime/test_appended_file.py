@@ -18,6 +18,12 @@ from tests.aggregator.full_disk import file_size_limit
 RECORDS = st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=3), max_size=4)
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file for all examples of a test."""
+    return tmp_path_factory.mktemp("examples") / "file"
+
+
 def written(file: AppendedFile, batches: list[list[bytes]]) -> list[int]:
     """Append batches, one after the other; return how long the file was after each."""
     return [file.append(batch) for batch in batches]
@@ -35,9 +41,10 @@ def test_one_sync_covers_all_that_are_stored_together(tmp_path: Path, monkeypatc
 
 @given(batches=RECORDS, size=st.integers(0), tail=st.binary(max_size=60), mend=st.booleans())
 def test_torn_off_at_any_byte_and_with_any_tail_it_has_what_was_whole(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], size: int, tail: bytes, mend: bool
+    path: Path, batches: list[list[bytes]], size: int, tail: bytes, mend: bool
 ) -> None:
-    file = AppendedFile(tmp_path_factory.mktemp("torn") / "file", 100)
+    path.unlink(missing_ok=True)
+    file = AppendedFile(path, 100)
     ends = written(file, [[record] for batch in batches for record in batch])
     data = file.path.read_bytes() if ends else b""
     size = size % (len(data) + 1)
@@ -54,10 +61,9 @@ def test_torn_off_at_any_byte_and_with_any_tail_it_has_what_was_whole(
 
 
 @given(batches=st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=3), min_size=2, max_size=4), place=st.integers(0))
-def test_a_flipped_bit_in_what_was_synced_is_damage_and_nothing_is_cut_off(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], place: int
-) -> None:
-    file = AppendedFile(tmp_path_factory.mktemp("damaged") / "file", 100)
+def test_a_flipped_bit_in_what_was_synced_is_damage_and_nothing_is_cut_off(path: Path, batches: list[list[bytes]], place: int) -> None:
+    path.unlink(missing_ok=True)
+    file = AppendedFile(path, 100)
     ends = written(file, batches)
     data = bytearray(file.path.read_bytes())
     starts = [0, *ends][: len(batches) - 1]  # of what was synced before something else was written

@@ -29,6 +29,12 @@ class Other:
     text: str
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file for all examples of a test."""
+    return tmp_path_factory.mktemp("examples") / "file"
+
+
 def test_what_was_written_is_read_and_before_that_nothing(tmp_path: Path) -> None:
     file = AtomicFile(tmp_path / "made" / "file", 100)
     assert (file.read(), file.load(Note)) == (None, None)
@@ -111,10 +117,8 @@ def test_a_full_disk_is_not_filled_further_by_what_could_not_be_written(tmp_path
 
 
 @given(number=st.integers(0, 2**53), text=st.text(max_size=50), place=st.integers(0), change=st.integers(1, 255), cut=st.integers(0, 40))
-def test_a_changed_bit_or_another_end_is_damage(
-    tmp_path_factory: pytest.TempPathFactory, number: int, text: str, place: int, change: int, cut: int
-) -> None:
-    file = AtomicFile(tmp_path_factory.mktemp("damaged") / "file", 1 << 12, remedy="bring it back")
+def test_a_changed_bit_or_another_end_is_damage(path: Path, number: int, text: str, place: int, change: int, cut: int) -> None:
+    file = AtomicFile(path, 1 << 12, remedy="bring it back")
     file.save(Note(number, text))
     data = bytearray(file.path.read_bytes())
     data[place % len(data)] ^= change

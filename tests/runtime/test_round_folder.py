@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
@@ -134,12 +136,14 @@ class TestRounds(Rounds.TestCase):
     @pytest.fixture(autouse=True)
     def places(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         global directories
-        directories = iter(lambda: tmp_path_factory.mktemp("rounds"), None)
+        folder = tmp_path_factory.mktemp("rounds")
+        directories = (Path(mkdtemp(dir=folder)) for _ in count())
 
 
 _WRITER = """
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from manta_swarm.runtime.round_folder import RoundFolder
 folder = RoundFolder(Path(sys.argv[1]), max_bytes=20_000)
 round_ = max(folder.rounds(), default=0)
