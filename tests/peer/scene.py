@@ -38,7 +38,7 @@ from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice
 from manta_swarm.peer.workers.pool import InProcess, ThrottledPool
 from manta_swarm.protocol.rounds import PeerStage
-from manta_swarm.protocol.signing import Identity, sha256
+from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 from tests.peer.contexts import context_of, progress_in
 
@@ -88,6 +88,10 @@ class Member:
     loop: Session
     limited: LimitedPeer
     task: "asyncio.Task[None]" = field(init=False)
+
+    @property
+    def key(self) -> PublicKey:
+        return self.endpoint.key
 
     @property
     def status(self) -> PeerStatus:
@@ -184,6 +188,14 @@ class Scene:
         member.task = asyncio.create_task(session.run())
         self.members.append(member)
         return member
+
+    async def rounds(self, count: int, contributions: int = 1, *followers: Member) -> None:
+        """Commit so many rounds, each once it has so many contributions, and ``followers`` hold the state of the one before."""
+        for _ in range(count):
+            await self.log.wait_for(contributions)
+            self.log.commit()
+            for member in followers:
+                await member.reaches(self.log.ledger.round)
 
     async def held(self, number: int) -> Member:
         """Start a peer; return it in the middle of its first microbatch, which goes on when its worker may."""

@@ -65,12 +65,10 @@ async def test_who_waits_for_the_log_fetches_a_state_or_has_an_inclusion_promise
 async def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
     async with scene_in(tmp_path, schedule="shrinking", num_rounds=7) as scene:
         first = scene.join(0)
-        for _ in range(4):
-            await scene.log.wait_for(1)
-            scene.log.commit()
+        await scene.rounds(4)
         await first.reaches(4)
         await first.leaves()
-        del scene.network.endpoints[first.endpoint.key]
+        del scene.network.endpoints[first.key]
         items = scene.log.blob_store._items
         for root in [root for root in items if root != scene.log.ledger.state]:  # the log has lost the teacher
             del items[root]
@@ -106,8 +104,7 @@ async def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too
     async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
         slow = await working_ahead(scene)
         slow.loop.leave()
-        await scene.log.wait_for(2)
-        scene.log.commit()
+        await scene.rounds(1, 2)
         await slow.ends()
         assert [base for base, _ in handed_by(scene, slow)] == [1, 2]
         assert slow.status.samples_lost == 0
@@ -139,45 +136,41 @@ async def working_ahead(scene: Scene) -> Member:
 def handed_by(scene: Scene, member: Member) -> list[tuple[int, int]]:
     """Return of each contribution of a peer the round after its base, and the round that it counts in."""
     opened = [(header.contribution.open(), scene.log.rounds[digest]) for digest, (header, _) in scene.log.handed.items()]
-    return [(one.round, round_) for one, round_ in opened if one.founder == member.identity.public_key]
+    return [(one.round, round_) for one, round_ in opened if one.founder == member.key]
 
 
 async def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        first = await scene.held(0)
-        scene.log.go_away()
-        first.worker.may_go_on.set()
-        await until(lambda: first.stage is PeerStage.SIGNED)
-        await first.leaves()
-        kept = first.store.signed(scene.log.ledger.run).load(KeptContribution)
-        assert kept is not None
-        scene.log.come_back()
-        again = scene.join(0)
-        await scene.log.wait_for(1)
-        assert list(scene.log.handed) == [kept.header.contribution.digest]
-        scene.log.commit()
-        await until(lambda: again.status.rounds_counted == 1)
-        assert again.status.samples_counted == MICROBATCHES * MICROBATCH
-        assert not any(
-            microbatch.base == scene.log.ledger.run for microbatch in again.worker.microbatches
-        )  # its work on that base was done
+    first = await scene.held(0)
+    scene.log.go_away()
+    first.worker.may_go_on.set()
+    await until(lambda: first.stage is PeerStage.SIGNED)
+    await first.leaves()
+    kept = first.store.signed(scene.log.ledger.run).load(KeptContribution)
+    assert kept is not None
+    scene.log.come_back()
+    again = scene.join(0)
+    await scene.log.wait_for(1)
+    assert list(scene.log.handed) == [kept.header.contribution.digest]
+    scene.log.commit()
+    await until(lambda: again.status.rounds_counted == 1)
+    assert again.status.samples_counted == MICROBATCHES * MICROBATCH
+    assert not any(microbatch.base == scene.log.ledger.run for microbatch in again.worker.microbatches)  # its work on that base was done
     assert "the log cannot be reached: what is trained is kept, and is handed in at the next start" in capsys.readouterr().out
 
 
 async def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that_is_away(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await scene.held(0)
-        shutdown_notice = ShutdownNotice(scene.log.ledger.run, 1, "all is learnt")
-        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(shutdown_notice), timeout_s=timeouts.PUSH_S)
-        scene.log.go_away()
-        member.worker.may_go_on.set()
-        await member.ends()
-        assert member.loop.ended == "the operator ended this run for good: all is learnt"
-        assert member.status.waiting_for == ""
+    member = await scene.held(0)
+    shutdown_notice = ShutdownNotice(scene.log.ledger.run, 1, "all is learnt")
+    await scene.log.endpoint.call(member.key, METHOD, pack(shutdown_notice), timeout_s=timeouts.PUSH_S)
+    scene.log.go_away()
+    member.worker.may_go_on.set()
+    await member.ends()
+    assert member.loop.ended == "the operator ended this run for good: all is learnt"
+    assert member.status.waiting_for == ""
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "the operator ended this run for good: all is learnt"
     assert "cannot be reached" not in said
@@ -225,10 +218,7 @@ async def test_what_is_long_past_is_nobodys_loss(scene: Scene) -> None:
     await scene.log.wait_for(2)
     await until(lambda: first.stage is PeerStage.PROMISED)
     await first.leaves()
-    for round_ in range(1, 7):
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await other.reaches(round_)
+    await scene.rounds(6, 1, other)
     again = scene.join(0)
     await scene.log.wait_for(2)
     assert (again.status.samples_lost, again.status.dropped, again.status.promises_broken) == (0, {}, 0)
@@ -244,7 +234,7 @@ async def test_signed_work_of_another_identity_is_left_alone(scene: Scene) -> No
 
     second = scene.join(1, prepare=change)
     await scene.log.wait_for(2)
-    assert self_keys(scene) == {first.identity.public_key, second.identity.public_key}
+    assert self_keys(scene) == {first.key, second.key}
 
 
 def self_keys(scene: Scene) -> set[bytes]:

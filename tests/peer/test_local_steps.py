@@ -94,8 +94,7 @@ async def test_a_claim_names_the_residual_that_the_listed_contribution_before_le
     again = scene.join(0)
     await until(lambda: again.stage is PeerStage.PROMISED)
     scene.log.commit()
-    await scene.log.wait_for(1)
-    scene.log.commit()
+    await scene.rounds(1)
     before = b""
     for round_ in range(1, 4):
         [(contribution, claim)] = listed(scene, round_)
@@ -111,14 +110,11 @@ async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work
     await scene.end()  # as kill -9 does, with an inclusion promise for the second round, which leaves another residual
     scene.log.commit()
     other = scene.join(1)
-    for round_ in range(3, MAX_AGE + 5):
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await other.reaches(round_)
+    await scene.rounds(MAX_AGE + 2, 1, other)
     again = scene.join(0)
     await scene.log.wait_for(2)
     claims = [scene.log.handed[each][0].claims[0].open() for each in scene.log.in_round()]
-    assert [claim.residual for claim in claims if claim.key == again.identity.public_key] == [b""]
+    assert [claim.residual for claim in claims if claim.key == again.key] == [b""]
     assert again.status.samples_lost == 0
 
 
@@ -127,15 +123,14 @@ async def test_what_is_not_listed_leaves_the_residual_as_it_was(scene: Scene) ->
     await rounds(scene, 1, 2)
     await member.reaches(1)
     await scene.log.wait_for(2)
-    mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.identity.public_key)
+    mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.key)
     scene.log.loses.add(mine)
     scene.log.commit()
     await other.reaches(2)
-    await scene.log.wait_for(2)
-    scene.log.commit()
+    await scene.rounds(1, 2)
     assert member.status.promises_broken == 1
-    (first,) = [each for each, claim in listed(scene, 1) if claim.key == member.identity.public_key]
-    (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.identity.public_key]
+    (first,) = [each for each, claim in listed(scene, 1) if claim.key == member.key]
+    (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.key]
     assert third.residual == first.residual
 
 
@@ -144,9 +139,7 @@ async def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_c
     await rounds(scene, 1, 1)
     await quick.reaches(1)
     slow.worker.may_go_on.set()
-    await scene.log.wait_for(2)
-    scene.log.commit()
-    await slow.reaches(2)
+    await scene.rounds(1, 2, slow)
     assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]
     assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * MICROBATCH, 0)
 

@@ -41,9 +41,7 @@ async def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tm
     async with scene_in(tmp_path, num_rounds=3) as scene:
         members = [scene.join(number, is_plain=is_plain) for number in range(2)]
         assert is_plain is not bool(list(members[0].loop.features))
-        for _ in range(3):
-            await scene.log.wait_for(2)
-            scene.log.commit()
+        await scene.rounds(3, 2)
         for member in members:
             await member.ends()
             assert has_gone_well(scene, member, 3)
@@ -56,8 +54,7 @@ async def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_e
         trainer, auditor = scene.join(0), scene.join(1, trains=False)
         for round_ in range(1, 4):
             await auditor.reaches(round_ - 1)
-            await scene.log.wait_for(1)
-            scene.log.commit()
+            await scene.rounds(1)
         await trainer.ends()
         await auditor.reaches(3)
         assert auditor.status.state == scene.log.ledger.state.hex()
@@ -70,16 +67,11 @@ async def test_a_peer_that_trains_nothing_follows_the_run_and_stays_beyond_its_e
 
 async def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(scene: Scene) -> None:
     first = scene.join(0)
-    for round_ in range(1, 4):
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await first.reaches(round_)
+    await scene.rounds(3, 1, first)
     written = json.loads((first.store.directory / "status.json").read_text())
     assert (written["round"], written["stage"]) == (3, "working")
     late = scene.join(1)
-    await scene.log.wait_for(2)
-    scene.log.commit()
-    await late.reaches(4)
+    await scene.rounds(1, 2, late)
     await until(lambda: late.status.rounds_counted == 1)
     assert late.status.joined_at_round == 3
     assert has_gone_well(scene, late, 1)
@@ -141,8 +133,7 @@ async def test_the_last_commit_may_overtake_the_inclusion_promise_and_nothing_is
 
         await scene.log.endpoint.serve("body", hold_back)
         member = scene.join(0)
-        await scene.log.wait_for(1)
-        scene.log.commit()
+        await scene.rounds(1)
         await until(lambda: member.status.rounds_counted == 1)
         may_answer.set()
         await member.ends()
@@ -175,8 +166,7 @@ async def test_microbatches_whose_sum_makes_no_sense_are_lost_and_it_goes_on(sce
 
 async def test_what_comes_too_late_for_its_round_counts_in_the_next(scene: Scene) -> None:
     slow, quick = await scene.held(0), scene.join(1)
-    await scene.log.wait_for(1)
-    scene.log.commit()
+    await scene.rounds(1)
     await until(lambda: slow.loop.machine.newest.round == 1)
     slow.worker.may_go_on.set()
     await scene.log.wait_for(2)
@@ -184,7 +174,7 @@ async def test_what_comes_too_late_for_its_round_counts_in_the_next(scene: Scene
     await slow.reaches(2)
     await until(lambda: slow.status.rounds_counted == 1)
     listed = {one.founder: one.weighing.age for one in scene.log.ledger.table_at(2) or ()}
-    assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
+    assert listed == {slow.key: 1, quick.key: 0}
     assert slow.status.samples_lost == 0
 
 
@@ -193,9 +183,8 @@ async def test_a_microbatch_begun_ahead_is_signed_after_the_commit_of_the_one_be
         slow = await working_ahead(scene)
         assert slow.worker.microbatches[-1].base == scene.log.ledger.last_commit
         assert slow.loop.machine.inclusion_promise is not None
-        await scene.log.wait_for(2)
-        scene.log.commit()
-        await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
+        await scene.rounds(1, 2)
+        await until(lambda: any((self_of(each), base_of(each)) == (slow.key, 2) for each in scene.log.headers))
         await until(lambda: slow.status.rounds_counted == 1)
         assert [member.status.samples_lost for member in scene.members] == [0, 0]
 
@@ -210,10 +199,7 @@ def base_of(header: Header) -> int:
 
 async def test_what_is_too_old_for_every_round_is_lost_and_said(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     slow, quick = await scene.held(0), scene.join(1)
-    for round_ in range(1, 6):
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await quick.reaches(round_)
+    await scene.rounds(5, 1, quick)
     await until(lambda: slow.loop.machine.newest.round == 5)
     slow.worker.may_go_on.set()
     await scene.log.wait_for(2)
@@ -224,19 +210,17 @@ async def test_what_is_too_old_for_every_round_is_lost_and_said(scene: Scene, ca
 # A log that fails.
 
 
-async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await scene.held(0)
-        scene.log.go_away()
-        member.worker.may_go_on.set()
-        await until(lambda: member.stage is PeerStage.SIGNED and bool(member.status.waiting_for))
-        assert "the run's log, which cannot be reached" in member.status.waiting_for
-        scene.log.come_back()
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await until(lambda: has_gone_well(scene, member, 1))
-        assert member.status.waiting_for == ""
-        assert member.endpoint.met[scene.log.endpoint.key] >= 1
+async def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    member = await scene.held(0)
+    scene.log.go_away()
+    member.worker.may_go_on.set()
+    await until(lambda: member.stage is PeerStage.SIGNED and bool(member.status.waiting_for))
+    assert "the run's log, which cannot be reached" in member.status.waiting_for
+    scene.log.come_back()
+    await scene.rounds(1)
+    await until(lambda: has_gone_well(scene, member, 1))
+    assert member.status.waiting_for == ""
+    assert member.endpoint.met[scene.log.endpoint.key] >= 1
     assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
 
 
@@ -270,17 +254,15 @@ async def test_an_inclusion_promise_that_was_lost_on_its_way_is_asked_for_again(
 
 
 async def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = scene.join(0)
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await until(lambda: has_gone_well(scene, member, 1))
-        member.task.cancel()
-        await asyncio.wait({member.task})
-        capsys.readouterr()
-        await scene.join(0).reaches(1)
+    member = scene.join(0)
+    await scene.rounds(1)
+    await until(lambda: has_gone_well(scene, member, 1))
+    member.task.cancel()
+    await asyncio.wait({member.task})
+    capsys.readouterr()
+    await scene.join(0).reaches(1)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "round committed round=1" in line]
     assert "without this peer" not in line
 
@@ -293,13 +275,13 @@ async def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost
     member = await scene.held(0)
     scene.log.commit()
     await until(lambda: member.loop.machine.newest.round == 1)
-    scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
+    scene.network.lost = lambda sender, _receiver, method: sender == member.key and method == "header" and len(sent) == 1
     sent: list[bytes] = []
     answer = scene.log.endpoint.handlers["body"]
 
     async def lose(caller: PublicKey, request: bytes) -> bytes:
         inclusion_promise = await answer(caller, request)
-        if caller != member.endpoint.key or sent:
+        if caller != member.key or sent:
             return inclusion_promise
         sent.append(inclusion_promise)
         raise StorageError("its answer does not arrive")
@@ -316,30 +298,26 @@ async def test_a_contribution_that_is_listed_while_its_inclusion_promise_is_lost
     assert quick.status.promises_broken == 0
 
 
-async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with scene_in(tmp_path) as scene:
-        scene.log.refuses = "of another run"
-        member = scene.join(0)
-        await until(lambda: bool(member.status.dropped))
-        scene.log.refuses = None
-        assert member.status.dropped == {"refused by the log": 1}
-        assert member.status.samples_lost == MICROBATCHES * MICROBATCH
-        await scene.log.wait_for(1)  # it goes on
+async def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.log.refuses = "of another run"
+    member = scene.join(0)
+    await until(lambda: bool(member.status.dropped))
+    scene.log.refuses = None
+    assert member.status.dropped == {"refused by the log": 1}
+    assert member.status.samples_lost == MICROBATCHES * MICROBATCH
+    await scene.log.wait_for(1)  # it goes on
     assert f"{MICROBATCHES * MICROBATCH} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
 
 
-async def test_an_inclusion_promise_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with scene_in(tmp_path) as scene:
-        cheated, other = scene.join(0), scene.join(1)
-        await scene.log.wait_for(2)
-        scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
-        await until(lambda: cheated.stage is PeerStage.PROMISED)
-        scene.log.commit()
-        await until(lambda: cheated.status.promises_broken == 1)
-        await until(lambda: other.status.rounds_counted == 1)
-        assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
+async def test_an_inclusion_promise_that_is_not_kept_is_said(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    cheated, other = scene.join(0), scene.join(1)
+    await scene.log.wait_for(2)
+    scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.key}
+    await until(lambda: cheated.stage is PeerStage.PROMISED)
+    scene.log.commit()
+    await until(lambda: cheated.status.promises_broken == 1)
+    await until(lambda: other.status.rounds_counted == 1)
+    assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
     assert (
         f"the log gave an inclusion promise for round 1 and did not keep it: {MICROBATCHES * MICROBATCH} samples are not in its table"
         in capsys.readouterr().out
@@ -360,7 +338,7 @@ async def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(scene: Scene
     scene.log.endpoint.handlers["commit-after"] = hold
     scene.log.commit()
     neighbour = scene.network.endpoint(PublicKey(b"\x07" * 32))
-    await neighbour.call(member.endpoint.key, "commit", pack(scene.log.receipt()), timeout_s=5)
+    await neighbour.call(member.key, "commit", pack(scene.log.receipt()), timeout_s=5)
     assert member.loop.machine.newest.round == 1
     await member.reaches(1)
     silent.set()

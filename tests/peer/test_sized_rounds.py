@@ -30,7 +30,7 @@ def sizing_of(scene: Scene, given: int | None = None, **settings: object) -> Siz
 def claims_of(scene: Scene, member: Member) -> list[Claim]:
     """Return the claims that a peer has handed in."""
     claims = [claim.open() for header in scene.log.headers for claim in header.claims]
-    return [claim for claim in claims if claim.key == member.identity.public_key]
+    return [claim for claim in claims if claim.key == member.key]
 
 
 async def test_a_slow_device_finds_that_small_networks_are_for_it(tmp_path: Path) -> None:

@@ -164,14 +164,11 @@ def test_a_fault_is_a_sentence_that_says_what_it_means_and_what_to_do(reason: st
     assert is_guilty(Fault(12, reason, CONTRIBUTION)) == (reason == FALSE)
 
 
-def test_a_verdict_names_its_round_and_the_contribution() -> None:
+def test_a_verdict_names_its_round_and_the_contribution_and_says_to_look_at_the_computer_and_how_to_begin_anew() -> None:
     assert verdict(Fault(12, FALSE, CONTRIBUTION)) == (
         "audits found this peer guilty with round 12: its contribution 0001020304050607 was computed again, and is not what it says; "
         "what was pending is not paid, and its work counts no more"
     )
-
-
-def test_who_is_guilty_is_told_to_look_at_the_computer_and_how_to_begin_anew() -> None:
     assert "manta-peer doctor" in advice()
     assert "--dir" in advice()
 

@@ -33,11 +33,9 @@ def means_of(header: Header) -> list[bytes]:
 
 async def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_round_and_go_on(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
-        members = await three(scene)
+        founder, *others = await three(scene)
         await until_together(scene, 3)
         assert not handed_in_alone(scene)
-        founder = min(members, key=lambda member: member.identity.public_key)
-        others = [member for member in members if member is not founder]
         is_stuck, may_end = stands_still(founder, STEPS - 1)
         scene.log.commit()
         await until(is_stuck.is_set)
@@ -51,10 +49,8 @@ async def test_members_whose_founder_dies_in_the_midst_of_a_round_lose_that_roun
 
 async def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_counts_and_its_vectors_are_kept(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
-        members = await three(scene)
+        founder, *others = members = await three(scene)
         await until_together(scene, 3)
-        founder = min(members, key=lambda member: member.identity.public_key)
-        others = [member for member in members if member is not founder]
         hand_in, late, may_go_on = founder.loop.context.log.hand_in, list[Header](), asyncio.Event()
 
         async def hand_in_late(header: Header, *arguments: Any) -> HandedIn:
@@ -83,13 +79,12 @@ async def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_
         for member in others:
             member.worker.may_go_on.set()
         for _ in range(MAX_AGE + 4):  # what comes to nothing is forgotten by then
-            await scene.log.wait_for(1)
-            scene.log.commit()
+            await scene.rounds(1)
             for member in members:
                 await member.reaches(scene.log.ledger.round)
         contribution = late[0].contribution.open()
         for member in members:
-            claim = next(signed.open() for signed in late[0].claims if signed.open().key == member.identity.public_key)
+            claim = next(signed.open() for signed in late[0].claims if signed.open().key == member.key)
             asked = vectors_of(contribution, (claim,), failed=tuple(range(STEPS)))
             assert len(asked) >= 2 * STEPS
             assert member.evidence is not None
@@ -98,9 +93,8 @@ async def test_work_that_was_given_up_and_is_handed_in_by_its_founder_after_all_
 
 async def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_and_the_others_hand_in_all(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=THIN, audits=AUDITS) as scene:
-        members = await three(scene)
+        *_, lost = members = await three(scene)
         await until_together(scene, 3)
-        lost = max(members, key=lambda member: member.identity.public_key)
         is_stuck, may_end = stands_still(lost, 1)
         scene.log.left_ms = 3_000
         scene.log.commit()
@@ -111,11 +105,9 @@ async def test_a_member_that_dies_in_its_second_step_is_listed_with_the_first_an
         (digest,) = scene.log.in_round()
         header, _ = scene.log.handed[digest]
         steps = {claim.open().key: len(claim.open().steps) for claim in header.claims}
-        assert steps == {member.identity.public_key: 1 if member is lost else STEPS for member in members}
+        assert steps == {member.key: 1 if member is lost else STEPS for member in members}
         scene.log.commit()
         (listed,) = scene.log.ledger.table_at(scene.log.ledger.round) or ()
-        assert dict(zip(listed.keys, listed.weights, strict=True))[lost.identity.public_key] > 0
-        assert [claim.open().key for claim in header.claims if claim.digest not in header.contribution.open().in_body] == [
-            lost.identity.public_key
-        ]
+        assert dict(zip(listed.keys, listed.weights, strict=True))[lost.key] > 0
+        assert [claim.open().key for claim in header.claims if claim.digest not in header.contribution.open().in_body] == [lost.key]
         await until_together(scene, 2)  # the others go on with what it left them

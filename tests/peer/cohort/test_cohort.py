@@ -21,33 +21,12 @@ from manta_swarm.network import links
 from manta_swarm.network.links import LIBP2P, TLS, UNIX, Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.cohort import all_reduce, cohort_session
+from manta_swarm.peer.cohort import all_reduce, cohort_session, messages
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
 from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
 from manta_swarm.peer.cohort.cohort_session import GONE
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
-from manta_swarm.peer.cohort.messages import (
-    GIVE,
-    HAND_OVER,
-    JOIN,
-    PLAN,
-    SUM,
-    Add,
-    AddAnswer,
-    AskSum,
-    Give,
-    GiveAnswer,
-    HandOver,
-    Join,
-    JoinAnswer,
-    PartReport,
-    Place,
-    Plan,
-    PlanAnswer,
-    VectorSummary,
-    Word,
-)
 from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -160,9 +139,9 @@ async def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to(stepp
         await peer.meet()
         assert not peer.cohort._context or stranger.key not in peer.cohort.cohort_peers()
     requests = {
-        JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
-        GIVE: Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
-        HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), SAID),
+        messages.JOIN: messages.Join(base_of(0).commit, 1, 1, 1000, "here"),
+        messages.GIVE: messages.Give(base_of(0).commit, 0, so_far(PEERS[1], PEERS[0].public_key, vector_of(1)), SAID),
+        messages.HAND_OVER: messages.HandOver(base_of(0).commit, stranger.claim(), SAID),
     }
     for method, request in requests.items():
         with pytest.raises(Refused, match="token"):
@@ -248,7 +227,7 @@ async def test_a_founder_that_is_behind_is_passed_over_for_a_round_and_then_aske
 
 async def test_a_founder_that_says_nothing_is_passed_over_in_the_next_rounds(band: Band) -> None:
     peers = await band.gather_round(3)
-    await peers[0].endpoint.serve(JOIN, never)
+    await peers[0].endpoint.serve(messages.JOIN, never)
     await all_of(peers[1].convene(), peers[2].convene())
     assert peers[1].is_alone
     for round_ in range(2, 2 + SILENT_ROUNDS):
@@ -302,9 +281,9 @@ async def test_who_is_sent_on_to_a_stranger_or_in_circles_is_alone(band: Band, p
 
         async def send_on(caller: PublicKey, _request: bytes, other: int = place - number) -> bytes:
             asked.append(caller)
-            return pack(JoinAnswer(int(Place.ELSEWHERE), (PEERS[other].public_key,)))
+            return pack(messages.JoinAnswer(int(messages.Place.ELSEWHERE), (PEERS[other].public_key,)))
 
-        await peer.endpoint.serve(JOIN, send_on)
+        await peer.endpoint.serve(messages.JOIN, send_on)
     assert (await peers[2].convene()).is_alone
     assert len(asked) == (1 if place == 5 else 3)
 
@@ -414,7 +393,7 @@ async def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more(stepped
 
 async def test_who_stopped_looking_for_a_place_says_so_at_once(band: Band) -> None:
     peers = await band.gather_round(3)
-    await peers[0].endpoint.serve(JOIN, never)
+    await peers[0].endpoint.serve(messages.JOIN, never)
     looking = asyncio.create_task(peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
     await asyncio.sleep(0.1)
     looking.cancel()
@@ -577,16 +556,16 @@ async def test_a_mean_that_is_not_finite_is_not_taken_from_a_founder(stepped_ban
     bad, _ = BAD["nan"]
 
     async def lie(caller: PublicKey, request: bytes) -> bytes:
-        give = unpack(Give, request, max_bytes=4096)
-        plan = Plan(give.base, 0, 0, 60_000, (peers[0].key,), tuple(sorted([peers[0].key, caller])))
-        await context.links.call(caller, PLAN, pack(plan), timeout_s=1.0)
-        return pack(GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
+        give = unpack(messages.Give, request, max_bytes=4096)
+        plan = messages.Plan(give.base, 0, 0, 60_000, (peers[0].key,), tuple(sorted([peers[0].key, caller])))
+        await context.links.call(caller, messages.PLAN, pack(plan), timeout_s=1.0)
+        return pack(messages.GiveAnswer(residuals.part_digests(bad), 1, "", 1000))
 
     async def show(_caller: PublicKey, _request: bytes) -> bytes:
         return bytes(bad.tobytes())
 
-    await context.links.serve(GIVE, lie)
-    await context.links.serve(SUM, show)
+    await context.links.serve(messages.GIVE, lie)
+    await context.links.serve(messages.SUM, show)
     assert same(await peers[1].average(0), vector_of(1, 0))
     assert peers[1].is_alone
 
@@ -595,9 +574,11 @@ async def test_a_vector_is_given_once_and_for_the_step_that_is_under_way(stepped
     peers = await convened(stepped_band, 2)
     said = await all_reduce.described(vector_of(1), ())
 
-    async def give(step: int, base: bytes) -> GiveAnswer:
-        request = pack(Give(base, step, so_far(PEERS[1], peers[0].key, *(step + 1) * [vector_of(1)]), said))
-        return unpack(GiveAnswer, await peers[1].endpoint.call(peers[0].key, GIVE, request, timeout_s=60.0), max_bytes=4096)
+    async def give(step: int, base: bytes) -> messages.GiveAnswer:
+        request = pack(messages.Give(base, step, so_far(PEERS[1], peers[0].key, *(step + 1) * [vector_of(1)]), said))
+        return unpack(
+            messages.GiveAnswer, await peers[1].endpoint.call(peers[0].key, messages.GIVE, request, timeout_s=60.0), max_bytes=4096
+        )
 
     commit = base_of(0).commit
     assert (await give(1, commit)).reason == LATE
@@ -810,7 +791,7 @@ async def test_a_mean_that_cannot_be_had_costs_the_residual_and_not_the_work() -
     async with band_with(codec="topk-256-4") as band:
         peers = await convened(band, 3)
         founder, first = peers[0].key, peers[1].key
-        ways = {(founder, first, links.CHUNK), (first, founder, SUM)}
+        ways = {(founder, first, links.CHUNK), (first, founder, messages.SUM)}
         band.network.lost = lambda *call: call in ways
         _, unlucky, lucky = await all_of(peers[0].found(with_mean=True), peers[1].hand_over(), peers[2].hand_over())
         assert unlucky is not None
@@ -854,23 +835,23 @@ async def test_rounds_leave_no_files_open() -> None:
 
 # What strangers send.
 
-SAID = VectorSummary(1, b"d" * 32, b"n" * 8, ())
+SAID = messages.VectorSummary(1, b"d" * 32, b"n" * 8, ())
 SIGNED = so_far(PEERS[1], PEERS[0].public_key, vector_of(1))
-messages: list[Any] = [
-    Join(b"b" * 32, 1, 1, 1, "here"),
-    JoinAnswer(int(Place.TAKEN), (), (b"k" * 32,), 10, 10),
-    Give(b"b" * 32, 0, SIGNED, SAID),
-    GiveAnswer(b"", 0, "too late", 0),
-    Word((), "too late"),
-    Plan(b"b" * 32, 1, 1, 10, (b"k" * 32,), (b"j" * 32, b"k" * 32)),
-    PlanAnswer((PartReport(b"k" * 32, b"d" * 32, b"n" * 8),)),
-    Add(b"b" * 32, 1, 1, 3, (b"k" * 32,), (16,), (b"k" * 32,)),
-    AddAnswer(b"d" * 64),
-    AskSum(b"b" * 32, 1, 3, 7),
+EACH: list[Any] = [
+    messages.Join(b"b" * 32, 1, 1, 1, "here"),
+    messages.JoinAnswer(int(messages.Place.TAKEN), (), (b"k" * 32,), 10, 10),
+    messages.Give(b"b" * 32, 0, SIGNED, SAID),
+    messages.GiveAnswer(b"", 0, "too late", 0),
+    messages.Word((), "too late"),
+    messages.Plan(b"b" * 32, 1, 1, 10, (b"k" * 32,), (b"j" * 32, b"k" * 32)),
+    messages.PlanAnswer((messages.PartReport(b"k" * 32, b"d" * 32, b"n" * 8),)),
+    messages.Add(b"b" * 32, 1, 1, 3, (b"k" * 32,), (16,), (b"k" * 32,)),
+    messages.AddAnswer(b"d" * 64),
+    messages.AskSum(b"b" * 32, 1, 3, 7),
 ]
 
 
-@given(st.sampled_from(messages), st.data())
+@given(st.sampled_from(EACH), st.data())
 @settings(max_examples=100)
 def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
     packed = pack(message)
@@ -887,36 +868,36 @@ def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Join(b"b", 1, 1, 1, "here"),
-        lambda: Join(b"b" * 32, 0, 1, 1, "here"),
-        lambda: Join(b"b" * 32, 1, -1, 1, "here"),
-        lambda: Join(b"b" * 32, 1, 1, 2**40, "here"),
-        lambda: Join(b"b" * 32, 1, 1, 1, "Two words"),
-        lambda: JoinAnswer(9),
-        lambda: JoinAnswer(int(Place.ELSEWHERE)),
-        lambda: JoinAnswer(int(Place.TAKEN), (), (b"b" * 32, b"a" * 32)),
-        lambda: JoinAnswer(int(Place.TAKEN), (), tuple(bytes([number]) * 32 for number in range(33))),
-        lambda: JoinAnswer(int(Place.TAKEN), (), (), -1),
-        lambda: Give(b"b", 0, SIGNED, SAID),
-        lambda: Give(b"b" * 32, -1, SIGNED, SAID),
-        lambda: Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, SAID),
-        lambda: VectorSummary(1, b"d" * 31, b"n" * 8, ()),
-        lambda: VectorSummary(1, b"d" * 32, b"n" * 16, ()),
-        lambda: VectorSummary(1, b"", b"", ()),
-        lambda: VectorSummary(-1, b"d" * 32, b"n" * 8, ()),
-        lambda: VectorSummary(1, b"d" * 32, b"n" * 8, (b"k" * 32, b"j" * 32)),
-        lambda: Plan(b"b" * 32, 0, 0, 1, (), (b"k" * 32,)),
-        lambda: Plan(b"b" * 32, 0, 0, 1, (b"j" * 32,), (b"k" * 32,)),
-        lambda: Plan(b"b" * 32, 0, 2, 1, (b"k" * 32,), (b"k" * 32,)),
-        lambda: Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (), ()),
-        lambda: Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (0,), ()),
-        lambda: AddAnswer(b"d" * 33),
-        lambda: AskSum(b"b" * 32, 0, 1, -1),
-        lambda: AskSum(b"b" * 32, 0, 2**16, 0),
-        lambda: GiveAnswer(b"", 2**16, "", 0),
-        lambda: GiveAnswer(b"", 0, "x" * 101, 0),
-        lambda: GiveAnswer(b"", 0, "\x1b[31m", 0),
-        lambda: Word((), "\n"),
+        lambda: messages.Join(b"b", 1, 1, 1, "here"),
+        lambda: messages.Join(b"b" * 32, 0, 1, 1, "here"),
+        lambda: messages.Join(b"b" * 32, 1, -1, 1, "here"),
+        lambda: messages.Join(b"b" * 32, 1, 1, 2**40, "here"),
+        lambda: messages.Join(b"b" * 32, 1, 1, 1, "Two words"),
+        lambda: messages.JoinAnswer(9),
+        lambda: messages.JoinAnswer(int(messages.Place.ELSEWHERE)),
+        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), (b"b" * 32, b"a" * 32)),
+        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), tuple(bytes([number]) * 32 for number in range(33))),
+        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), (), -1),
+        lambda: messages.Give(b"b", 0, SIGNED, SAID),
+        lambda: messages.Give(b"b" * 32, -1, SIGNED, SAID),
+        lambda: messages.Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, SAID),
+        lambda: messages.VectorSummary(1, b"d" * 31, b"n" * 8, ()),
+        lambda: messages.VectorSummary(1, b"d" * 32, b"n" * 16, ()),
+        lambda: messages.VectorSummary(1, b"", b"", ()),
+        lambda: messages.VectorSummary(-1, b"d" * 32, b"n" * 8, ()),
+        lambda: messages.VectorSummary(1, b"d" * 32, b"n" * 8, (b"k" * 32, b"j" * 32)),
+        lambda: messages.Plan(b"b" * 32, 0, 0, 1, (), (b"k" * 32,)),
+        lambda: messages.Plan(b"b" * 32, 0, 0, 1, (b"j" * 32,), (b"k" * 32,)),
+        lambda: messages.Plan(b"b" * 32, 0, 2, 1, (b"k" * 32,), (b"k" * 32,)),
+        lambda: messages.Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (), ()),
+        lambda: messages.Add(b"b" * 32, 0, 0, 1, (b"k" * 32,), (0,), ()),
+        lambda: messages.AddAnswer(b"d" * 33),
+        lambda: messages.AskSum(b"b" * 32, 0, 1, -1),
+        lambda: messages.AskSum(b"b" * 32, 0, 2**16, 0),
+        lambda: messages.GiveAnswer(b"", 2**16, "", 0),
+        lambda: messages.GiveAnswer(b"", 0, "x" * 101, 0),
+        lambda: messages.GiveAnswer(b"", 0, "\x1b[31m", 0),
+        lambda: messages.Word((), "\n"),
     ],
 )
 def test_a_message_that_means_nothing_is_refused(make: Callable[[], Any]) -> None:

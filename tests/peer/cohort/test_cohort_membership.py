@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -70,10 +71,13 @@ class Crowd:
         return [cohort_membership.name for cohort_membership in self.companies]
 
 
-async def answering(crowd: Crowd) -> Crowd:
-    """Return a crowd, once all in it can be measured."""
+async def crowd_of(choices: Sequence[Choice], *, looks: int = 3, **settings: Any) -> Crowd:
+    """Return a crowd in which all can be measured, once all have looked so often."""
+    crowd = Crowd(choices, **settings)
     for endpoint in crowd.endpoints:
         await serve_pings(endpoint)
+    for _ in range(looks):
+        await crowd.look()
     return crowd
 
 
@@ -82,7 +86,7 @@ EAST, WEST = b"e" * 16, b"w" * 16
 
 
 async def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> None:
-    crowd = await answering(Crowd([OPEN] * 6, hosts=[EAST] * 3 + [WEST] * 3))
+    crowd = await crowd_of([OPEN] * 6, hosts=[EAST] * 3 + [WEST] * 3, looks=0)
     assert crowd.names() == [first_name(key) for key in PEERS[:6]]
     for _ in range(3):
         await crowd.look()
@@ -99,9 +103,7 @@ async def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> Non
 
 
 async def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> None:
-    crowd = await answering(Crowd([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0))
-    for _ in range(4):
-        await crowd.look()
+    crowd = await crowd_of([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0, looks=4)
     names = crowd.names()
     assert names[0] == names[1] != names[2] == first_name(PEERS[2])
     assert crowd.companies[0].why(()) == "at most 2.0 ms from 1 other"
@@ -110,9 +112,7 @@ async def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> 
 
 
 async def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
-    crowd = await answering(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4))
-    for _ in range(3):
-        await crowd.look()
+    crowd = await crowd_of([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4)
     names = crowd.names()
     assert names[0] == names[1] != names[2] == names[3] == "lab"
     assert crowd.companies[0].own_cohort.members == {PEERS[1]}
@@ -130,8 +130,7 @@ async def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
     ],
 )
 async def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> None:
-    crowd = await answering(Crowd([choice, OPEN], hosts=[EAST] * 2))
-    await crowd.look()
+    crowd = await crowd_of([choice, OPEN], hosts=[EAST] * 2, looks=1)
     assert crowd.companies[0].own_cohort.members == frozenset()
     assert crowd.companies[0].why(()).startswith(says)
 
@@ -139,9 +138,7 @@ async def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> N
 @pytest.mark.parametrize("choice", [Choice.HOST, Choice.LABEL, Choice.ALONE, Choice.GATEWAY, Choice.NOISE])
 async def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Choice) -> None:
     near = {(0, 2), (1, 2)}
-    crowd = await answering(Crowd([choice] * 4, hosts=[EAST, EAST, b"", b""], one_way_ms=lambda *pair: 1.0 if pair in near else 20.0))
-    for _ in range(3):
-        await crowd.look()
+    crowd = await crowd_of([choice] * 4, hosts=[EAST, EAST, b"", b""], one_way_ms=lambda *pair: 1.0 if pair in near else 20.0)
     assert set(crowd.names()) == {"lab"}
     suggestion = crowd.companies[0].suggestion()
     assert suggestion == "same host as 1 other, at most 2.0 ms from 1 other"
@@ -149,8 +146,7 @@ async def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Ch
 
 
 async def test_a_lone_peer_of_a_token_says_why() -> None:
-    crowd = await answering(Crowd([Choice.HOST, OPEN]))
-    await crowd.look()
+    crowd = await crowd_of([Choice.HOST, OPEN], looks=1)
     assert crowd.companies[0].why(()).startswith("alone: no other peer of this user on this host")
     assert crowd.companies[0].why([PublicKey(PEERS[1])]) == "1 other peer of the same user on this host"
     assert crowd.companies[1].why(()) == "alone: nobody else is in the run whose cohort affinity decides"
@@ -158,7 +154,7 @@ async def test_a_lone_peer_of_a_token_says_why() -> None:
 
 @pytest.mark.parametrize("choice", [OPEN, Choice.LABEL])
 async def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_again(choice: Choice) -> None:
-    crowd = await answering(Crowd([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1]))
+    crowd = await crowd_of([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1], looks=0)
     for _ in range(3):
         await crowd.look([0, 1])
     (name,) = set(crowd.names()[:2])
@@ -177,9 +173,7 @@ async def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_a
 
 
 async def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_seen() -> None:
-    crowd = await answering(Crowd([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL]))
-    for _ in range(3):
-        await crowd.look()
+    crowd = await crowd_of([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL])
     cohort_membership = crowd.companies[0]
     before = cohort_membership.own_cohort.name
     cohort_membership._sizing = Sizing(PLAN, 32, given=2)
@@ -190,8 +184,7 @@ async def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_h
 
 
 async def test_who_is_alone_need_not_wait_for_a_look() -> None:
-    crowd = await answering(Crowd([Choice.ALONE] * 2, sizes=[ALL, 1]))
-    await crowd.look()
+    crowd = await crowd_of([Choice.ALONE] * 2, sizes=[ALL, 1], looks=1)
     lone, other = crowd.companies
     lone._sizing = Sizing(PLAN, 32, given=2)
     assert lone.own_cohort.name == "lab.size-2"
@@ -200,9 +193,7 @@ async def test_who_is_alone_need_not_wait_for_a_look() -> None:
 
 
 async def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
-    crowd = await answering(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3))
-    for _ in range(3):
-        await crowd.look()
+    crowd = await crowd_of([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3)
     assert [cohort_membership.own_cohort.name for cohort_membership in crowd.companies] == crowd.names()
     assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
     assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}

@@ -9,7 +9,6 @@ import pytest
 
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.protocol.records import Header
-from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import DEADLINE_S, MICROBATCH, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, scene_in
 
@@ -30,11 +29,11 @@ BOTH = pytest.mark.parametrize("exchange", [DENSE, THIN], ids=["dense", "thin"])
 
 
 async def three(scene: Scene) -> list[Member]:
-    """Return three members of a cohort who know each other, in rounds that are open for some seconds."""
+    """Return three members of a cohort who know each other, the founder first, in rounds that are open for some seconds."""
     scene.log.left_ms = 10_000
     members = [scene.join(number, token=TOKEN) for number in range(3)]
     await met(*members)
-    return members
+    return sorted(members, key=lambda member: member.key)
 
 
 async def met(*members: Member) -> None:
@@ -58,7 +57,7 @@ def stands_still(member: Member, step: int) -> tuple[threading.Event, threading.
 
 def kill(scene: Scene, member: Member) -> None:
     """Let a member be gone, from one moment to the next."""
-    scene.network.endpoints.pop(PublicKey(member.identity.public_key))
+    scene.network.endpoints.pop(member.key)
     member.task.cancel()
 
 
@@ -98,7 +97,7 @@ async def test_a_cohort_hands_in_one_contribution_each_member_s_claim_counts_and
         await until_together(scene, 3)
         scene.log.commit()
         (header,) = newest(scene)
-        assert [claim.open().key for claim in header.claims] == sorted(member.identity.public_key for member in members)
+        assert [claim.open().key for claim in header.claims] == [member.key for member in members]
         assert {claim.open().founder for claim in header.claims} == {header.contribution.open().founder}
         round_ = scene.log.ledger.round
         for member in members:
@@ -116,14 +115,12 @@ async def test_a_cohort_hands_in_one_contribution_each_member_s_claim_counts_and
 @BOTH
 async def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(tmp_path: Path, exchange: object) -> None:
     async with scene_in(tmp_path, exchange=exchange) as scene:
-        members = await three(scene)
+        founder, *others = members = await three(scene)
         await until_together(scene, 3)
         for member in members:
             member.worker.may_go_on.clear()
         scene.log.commit()
         round_ = scene.log.ledger.round
-        founder = min(members, key=lambda member: member.identity.public_key)
-        others = [member for member in members if member is not founder]
         await until(lambda: all(member.status.round == round_ for member in members))
         kill(scene, founder)
         for member in others:
@@ -131,7 +128,7 @@ async def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_r
         await until(lambda: num_claims(scene) >= 2)
         scene.log.commit()
         keys = {claim.open().key for header in newest(scene) for claim in header.claims}
-        assert keys == {member.identity.public_key for member in others}
+        assert keys == {member.key for member in others}
         for member in others:
             await member.reaches(round_ + 1)
             assert member.status.samples_lost == 0
@@ -139,14 +136,13 @@ async def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_r
 
 async def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_count(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=DENSE) as scene:
-        members = await three(scene)
+        *_, liar = members = await three(scene)
         await until_together(scene, 3)
-        liar = max(members, key=lambda member: member.identity.public_key)
         for member in members:
             member.worker.may_go_on.clear()
         scene.log.commit()
         round_ = scene.log.ledger.round
-        scene.log.blames = liar.identity.public_key
+        scene.log.blames = liar.key
         for member in members:
             await member.reaches(round_)
             member.worker.may_go_on.set()
@@ -155,4 +151,4 @@ async def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_coun
             if not cohort_is_in(scene, 2):
                 scene.log.commit()
         (header,) = [scene.log.handed[each][0] for each in scene.log.in_round() if len(scene.log.handed[each][0].claims) == 2]
-        assert liar.identity.public_key not in [claim.open().key for claim in header.claims]
+        assert liar.key not in [claim.open().key for claim in header.claims]

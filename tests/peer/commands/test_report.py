@@ -60,17 +60,6 @@ def test_it_says_where_the_peer_stands_and_why_it_is_in_its_cohort(tmp_path: Pat
     ]
 
 
-def test_in_a_model_parallel_run_it_says_the_cohorts_size_and_why(tmp_path: Path) -> None:
-    lines = told(tmp_path, size="1 of 4: its slowest device is that of vYdBfeSB")
-    assert lines[3] == "size 1 of 4: its slowest device is that of vYdBfeSB"
-
-
-def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path) -> None:
-    lines = told(tmp_path, near="same host as 1 other", waiting_for="the log")
-    assert "near you: same host as 1 other; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN" in lines
-    assert lines[-1] == "waiting for the log"
-
-
 @pytest.mark.parametrize(("says", "count"), [(None, 0), (False, 1), (True, 0)])
 def test_a_peer_is_not_proven_only_where_the_log_says_so(tmp_path: Path, says: bool | None, count: int) -> None:
     lines = told(tmp_path, credit=7, is_proven=says, good=3, proven_after=20)
@@ -109,14 +98,32 @@ def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, s
 
 
 @pytest.mark.parametrize(
-    ("figures", "line"),
+    ("figures", "lines"),
     [
-        ({"audits": 12, "audits_against": 1}, "audited 12 contributions of others; 1 were not what they say"),
-        ({"audited": 3, "brought_bytes": 2_500_000}, "audits asked about 3 of its contributions; 2.5 MB of what it rests on were brought"),
+        ({"size": "1 of 4: its slowest device is that of vYdBfeSB"}, ["size 1 of 4: its slowest device is that of vYdBfeSB"]),
+        (
+            {"near": "same host as 1 other"},
+            ["near you: same host as 1 other; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"],
+        ),
+        ({"waiting_for": "the log"}, ["waiting for the log"]),
+        ({"audits": 12, "audits_against": 1}, ["audited 12 contributions of others; 1 were not what they say"]),
+        (
+            {"audited": 3, "brought_bytes": 2_500_000},
+            ["audits asked about 3 of its contributions; 2.5 MB of what it rests on were brought"],
+        ),
+        (
+            {"own_round": 3, "own_samples": 121, "own_largest": 0.884, "own_smallest": 0.5, "epsilon": 0.79452, "delta": 1e-5},
+            [
+                "on 121 held-out images of your own, after round 3: largest subnet 88.4%, smallest 50.0%",
+                "given away of your images: epsilon=0.7945 at delta=1e-05 so far",
+            ],
+        ),
+        ({"leases_at": "http://0.0.0.0:8080/"}, ["leases microbatches to light contributors at http://0.0.0.0:8080/"]),
     ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_was_audited_is_a_line(tmp_path: Path, figures: dict[str, int], line: str) -> None:
-    assert line in told(tmp_path, **figures)
+def test_what_a_peer_knows_or_does_beside_its_rounds_is_a_line(tmp_path: Path, figures: dict[str, Any], lines: list[str]) -> None:
+    assert set(lines) <= set(told(tmp_path, **figures))
 
 
 def test_of_a_light_contributor_it_says_where_it_leases_and_what_the_log_has(tmp_path: Path) -> None:
@@ -156,13 +163,3 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, ["status", "--dir", str(tmp_path)])
     assert ended.exit_code == 0
     assert ended.output.splitlines() == expected
-
-
-def test_who_has_images_of_its_own_sees_how_good_the_model_is_for_them_and_what_was_given_away(tmp_path: Path) -> None:
-    own = told(tmp_path, own_round=3, own_samples=121, own_largest=0.884, own_smallest=0.5, epsilon=0.79452, delta=1e-5)
-    assert "on 121 held-out images of your own, after round 3: largest subnet 88.4%, smallest 50.0%" in own
-    assert "given away of your images: epsilon=0.7945 at delta=1e-05 so far" in own
-
-
-def test_a_gateway_says_where_it_leases_microbatches(tmp_path: Path) -> None:
-    assert "leases microbatches to light contributors at http://0.0.0.0:8080/" in told(tmp_path, leases_at="http://0.0.0.0:8080/")

@@ -83,7 +83,7 @@ async def test_claims_that_are_not_the_tables_count_for_nothing(scene: Scene) ->
     def swap(entry: bytes) -> bytes:
         header = open_entry(entry)
         assert isinstance(header, Header)
-        is_own = header.contribution.open().founder == member.identity.public_key
+        is_own = header.contribution.open().founder == member.key
         return entry if is_own else entry_of(scene.log.headers[0])
 
     scene.log.shows = swap

@@ -82,9 +82,7 @@ async def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_a
         assert len(member.worker.microbatches) == 1
         vars(computer).update(CALM)
         await until(lambda: not member.status.paused)
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await member.reaches(2)
+        await scene.rounds(1, 1, member)
         assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
 
@@ -123,9 +121,7 @@ async def test_duty_threads_and_rates_act_at_once_and_are_shown(scene: Scene) ->
         assert member.status.limits == {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "1MB"}
         traffic = member.limited._traffic
         assert (traffic.sent.limit, traffic.received.limit) == (1_000_000, 1_000_000)
-        for _ in range(2):
-            await scene.log.wait_for(1)
-            scene.log.commit()
+        await scene.rounds(2)
         await limiter.limit({"duty": "none", "max_upload": "none"})
         assert traffic.sent.limit is None
         assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
@@ -135,10 +131,7 @@ async def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_microba
     async with scene_in(tmp_path, exchange=STEPPED) as scene:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "takes_s", 0.02))
         async with limited(member, Limits(duty=20), calm()):
-            for round_ in (1, 2):
-                await scene.log.wait_for(1)
-                scene.log.commit()
-                await member.reaches(round_)
+            await scene.rounds(2, 1, member)
             assert [microbatch.step for microbatch in member.worker.microbatches[: 2 * STEPS]] == [*range(STEPS), *range(STEPS)]
             assert (member.status.samples_counted, member.status.samples_lost) == (2 * STEPS * MICROBATCH, 0)
             assert scene.log.headers[-1].claims[0].open().microbatch_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
@@ -159,19 +152,14 @@ async def test_what_is_done_by_then_is_handed_in_and_no_further_microbatch_is_st
     scene.log.commit()
     await member.reaches(1)
     other = scene.join(1)
-    for round_ in (2, 3):  # it follows the run
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await member.reaches(round_)
+    await scene.rounds(2, 1, member)  # it follows the run
     written = json.loads((member.store.directory / "status.json").read_text())
     assert (written["paused"], written["workers"]) == (True, 0)
     assert len(member.worker.microbatches) == 1
     await scene.log.wait_for(1)
     await other.leaves()  # what it has in this round stays
     await member.loop.resume()
-    await scene.log.wait_for(2)
-    scene.log.commit()
-    await member.reaches(4)
+    await scene.rounds(1, 2, member)
     assert (member.status.paused, member.status.workers) == (False, 1)
     assert (member.status.samples_counted, member.status.samples_lost) == (MICROBATCH + MICROBATCHES * MICROBATCH, 0)
 
@@ -183,13 +171,9 @@ async def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_the
         member.worker.may_go_on.set()
         await until(lambda: member.loop.machine.samples == MICROBATCH)
         other = scene.join(1)
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await other.reaches(1)
+        await scene.rounds(1, 1, other)
         await member.loop.resume()
-        await scene.log.wait_for(2)
-        scene.log.commit()
-        await member.reaches(2)
+        await scene.rounds(1, 2, member)
         assert [microbatch.step for microbatch in member.worker.microbatches[:STEPS]] == [0, 1, 2]
         assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * MICROBATCH, 0)
 

@@ -81,10 +81,28 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("runs/*/residual*"))
 
 
-def test_who_has_left_nothing_or_nothing_that_is_listed_uses_zeros(tmp_path: Path) -> None:
+def test_no_residual_is_zeros_and_has_no_digest(tmp_path: Path) -> None:
     assert Life(tmp_path).residuals.held(0) == ZEROS
     assert ZEROS.digest == b""
-    assert after(tmp_path, signed(FIRST, vector(1))).held(0) == ZEROS
+
+
+@pytest.mark.parametrize(
+    ("steps", "round_", "held"),
+    [
+        pytest.param([signed(FIRST, vector(1))], 0, None, id="nothing that is left is listed"),
+        pytest.param([*left(1, 1), signed(SECOND, vector(2)), known(None, SECOND)], 2, 1, id="what comes to nothing leaves the one before"),
+        pytest.param([signed(FIRST, vector(1)), *left(2, 1)], 1, 2, id="of an own and the cohort's the one that is listed counts"),
+        pytest.param([*left(1, 1), known((SECOND, 2))], 2, None, id="what is listed and not known here leaves zeros: nobody knows more"),
+        pytest.param([*left(1, 1), signed(SECOND, np.zeros(N, np.float32)), known((SECOND, 2))], 2, None, id="zeros have no digest"),
+        pytest.param([*left(1, SORTED_AFTER + 1)], SORTED_AFTER + 1 + RESIDUAL_ROUNDS, 1, id="who sits out some rounds"),
+        pytest.param([*left(1, SORTED_AFTER + 1)], SORTED_AFTER + 2 + RESIDUAL_ROUNDS, None, id="who sits out many adds nothing any more"),
+    ],
+)
+def test_the_residual_of_the_newest_contribution_that_is_listed_is_used(
+    tmp_path: Path, steps: list[Step], round_: int, held: int | None
+) -> None:
+    found = after(tmp_path, *steps).held(round_)
+    assert found == ZEROS if held is None else found.digest == residual_digest(vector(held))
 
 
 def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_restarts(tmp_path: Path) -> None:
@@ -94,29 +112,6 @@ def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_restar
     assert held.digest == residual_digest(vector(1)) == vector_digest(vector(1))
     assert held.values is not None
     assert (held.values == vector(1)).all()
-
-
-def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
-    residuals = after(tmp_path, *left(1, SORTED_AFTER + 1))
-    assert residuals.held(SORTED_AFTER + 1 + RESIDUAL_ROUNDS).digest == residual_digest(vector(1))
-    assert residuals.held(SORTED_AFTER + 2 + RESIDUAL_ROUNDS) == ZEROS
-
-
-def test_what_comes_to_nothing_leaves_the_one_before(tmp_path: Path) -> None:
-    residuals = after(tmp_path, *left(1, 1), signed(SECOND, vector(2)), known(None, SECOND))
-    assert residuals.held(2).digest == residual_digest(vector(1))
-
-
-def test_of_an_own_and_the_cohort_s_contribution_the_one_that_is_listed_counts(tmp_path: Path) -> None:
-    assert after(tmp_path, signed(FIRST, vector(1)), *left(2, 1)).held(1).digest == residual_digest(vector(2))
-
-
-def test_a_contribution_that_is_listed_and_not_known_here_leaves_zeros_for_nobody_knows_more(tmp_path: Path) -> None:
-    assert after(tmp_path, *left(1, 1), known((SECOND, 2))).held(2) == ZEROS
-
-
-def test_one_that_leaves_zeros_is_named_by_no_digest(tmp_path: Path) -> None:
-    assert after(tmp_path, *left(1, 1), signed(SECOND, np.zeros(N, np.float32)), known((SECOND, 2))).held(2) == ZEROS
 
 
 @pytest.mark.parametrize(("listed_in", "newest", "is_held"), [(5, 5, True), (5, 6, False), (6, 6, False), (7, 9, True)])

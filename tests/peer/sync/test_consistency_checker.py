@@ -16,11 +16,10 @@ from manta_swarm.peer.sync.consistency_checker import ConsistencyChecker
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import OtherHistory
 from manta_swarm.protocol.histories import Departure, Histories, Shown
-from manta_swarm.protocol.signing import PublicKey
 from tests.clocks import ManualClock
 from tests.memory_log import PEERS, MemoryLog, until
 from tests.peer.contexts import context_of, progress_in
-from tests.peer.scene import Member, Scene, scene_in
+from tests.peer.scene import Member, Scene
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
 
@@ -49,10 +48,7 @@ async def replaced(scene: Scene, rounds: int = 0) -> None:
 async def two_rounds(scene: Scene) -> Member:
     """Return a peer that has taken part in two rounds."""
     member = scene.join(0)
-    for round_ in (1, 2):
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await member.reaches(round_)
+    await scene.rounds(2, 1, member)
     return member
 
 
@@ -66,21 +62,18 @@ async def end_of(member: Member) -> OtherHistory:
 
 
 async def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the_whole_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with scene_in(tmp_path) as scene:
-        member = await two_rounds(scene)
-        await replaced(scene)
-        await until(lambda: bool(member.status.log_fault))
-        (shown,) = kept(member.store.directory)
-        assert (shown.departure, shown.shown.size, shown.round) == (Departure.ROLLED_BACK, 0, 2)
-        assert not member.task.done()
+    member = await two_rounds(scene)
+    await replaced(scene)
+    await until(lambda: bool(member.status.log_fault))
+    (shown,) = kept(member.store.directory)
+    assert (shown.departure, shown.shown.size, shown.round) == (Departure.ROLLED_BACK, 0, 2)
+    assert not member.task.done()
 
-        scene.log.come_back()
-        await until(lambda: not member.status.log_fault)
-        await scene.log.wait_for(1)
-        scene.log.commit()
-        await member.reaches(3)
+    scene.log.come_back()
+    await until(lambda: not member.status.log_fault)
+    await scene.rounds(1, 1, member)
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "an older copy" in line] == [line for line in printed if "has signed for" in line]
     assert len([line for line in printed if "an older copy" in line]) == 1
@@ -112,7 +105,7 @@ async def test_a_neighbour_that_follows_another_history_proves_it(scene: Scene) 
     other = with_rounds(MemoryLog(MemoryNetwork()))
     neighbour = scene.network.endpoint(PEERS[2].public_key)
     with pytest.raises(Refused, match="goes two ways"):
-        await neighbour.call(PublicKey(member.identity.public_key), "commit", pack(other.receipt()), timeout_s=30)
+        await neighbour.call(member.key, "commit", pack(other.receipt()), timeout_s=30)
     assert "goes two ways" in str(await end_of(member))
     (shown,) = kept(member.store.directory)
     assert shown.departure is Departure.FORKED

@@ -91,8 +91,8 @@ async def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds
     two = scene.join(1)
     await commits(other, two, 4)
     scene.network.lost = lambda *_: False
-    await until(lambda: two.endpoint.key in one.loop._others.neighbours.members())
-    await two.endpoint.call(one.endpoint.key, "commit", pack(other.receipt()), timeout_s=30)
+    await until(lambda: two.key in one.loop._others.neighbours.members())
+    await two.endpoint.call(one.key, "commit", pack(other.receipt()), timeout_s=30)
     assert "goes two ways" in str(await end_of(one))
     assert {shown.departure for shown in kept(one.store.directory)} == {Departure.FORKED}
 
@@ -126,53 +126,51 @@ async def test_of_an_honest_log_all_heads_agree_and_that_is_remembered(scene: Sc
 
 
 async def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
-    async with scene_in(tmp_path) as scene:
-        one = scene.join(0)
-        await commits(scene.log, one, 2)
-        other = with_rounds(MemoryLog(MemoryNetwork()))
-        signed, receipt = scene.log.signed, scene.log.receipt(2)
-        stranger = scene.network.endpoint(PEERS[2].public_key)
+    one = scene.join(0)
+    await commits(scene.log, one, 2)
+    other = with_rounds(MemoryLog(MemoryNetwork()))
+    signed, receipt = scene.log.signed, scene.log.receipt(2)
+    stranger = scene.network.endpoint(PEERS[2].public_key)
 
-        async def tell(data: bytes) -> bytes:
-            return await stranger.call(one.endpoint.key, "histories", data, timeout_s=30)
+    async def tell(data: bytes) -> bytes:
+        return await stranger.call(one.key, "histories", data, timeout_s=30)
 
-        went_back = Histories.shown_after(signed, receipt, other.receipt(1).tree_head, ())
-        nothing = Histories.shown_after(signed, receipt, receipt.tree_head, ())
-        older = scene.log.receipt(1)
-        of_one_log = [
-            Histories.shown_after(signed, receipt, older.tree_head, ()),
-            Histories.shown_after(signed, older, receipt.tree_head, ()),
-            Histories.of_rounds(signed, older, receipt),
-        ]
-        elsewhere = with_rounds(MemoryLog(MemoryNetwork(), num_rounds=99))
-        of_another = Histories.shown_after(elsewhere.signed, elsewhere.receipt(2), elsewhere.receipt(1).tree_head, ())
-        for wrong in (*map(pack, (went_back, nothing, of_another, *of_one_log)), b"\x80", b"\x80" * 400_000):
-            with pytest.raises(Refused):
-                await tell(wrong)
-        assert not one.task.done()
-        assert await stranger.call(one.endpoint.key, "commit-at", pack(AskRound(1)), timeout_s=30) == pack(scene.log.receipt(1))
+    went_back = Histories.shown_after(signed, receipt, other.receipt(1).tree_head, ())
+    nothing = Histories.shown_after(signed, receipt, receipt.tree_head, ())
+    older = scene.log.receipt(1)
+    of_one_log = [
+        Histories.shown_after(signed, receipt, older.tree_head, ()),
+        Histories.shown_after(signed, older, receipt.tree_head, ()),
+        Histories.of_rounds(signed, older, receipt),
+    ]
+    elsewhere = with_rounds(MemoryLog(MemoryNetwork(), num_rounds=99))
+    of_another = Histories.shown_after(elsewhere.signed, elsewhere.receipt(2), elsewhere.receipt(1).tree_head, ())
+    for wrong in (*map(pack, (went_back, nothing, of_another, *of_one_log)), b"\x80", b"\x80" * 400_000):
         with pytest.raises(Refused):
-            await stranger.call(one.endpoint.key, "commit-at", pack(AskRound(9)), timeout_s=30)
-        await tell(pack(Histories.of_rounds(signed, receipt, other.receipt(2))))
-        assert "goes two ways" in str(await end_of(one))
+            await tell(wrong)
+    assert not one.task.done()
+    assert await stranger.call(one.key, "commit-at", pack(AskRound(1)), timeout_s=30) == pack(scene.log.receipt(1))
+    with pytest.raises(Refused):
+        await stranger.call(one.key, "commit-at", pack(AskRound(9)), timeout_s=30)
+    await tell(pack(Histories.of_rounds(signed, receipt, other.receipt(2))))
+    assert "goes two ways" in str(await end_of(one))
 
 
 async def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "HEADS_S", 600.0)
-    async with scene_in(tmp_path) as scene:
-        one = scene.join(0)
-        await commits(scene.log, one, 1)
-        note = scene.log.receipt(1).tree_head
-        head = open_round_receipt(scene.log.receipt(1), Operators.of_signed(scene.log.signed)).tree_head
-        other = sign_tree_head(replace(head, root=bytes(32)), head.origin, OPERATOR)
-        stranger = scene.network.endpoint(PEERS[2].public_key)
-        await stranger.call(one.endpoint.key, "histories", pack(Histories(scene.log.signed, (note, other))), timeout_s=30)
-        assert f"another history beside that of {head.size} entries" in str(await end_of(one))
+    one = scene.join(0)
+    await commits(scene.log, one, 1)
+    note = scene.log.receipt(1).tree_head
+    head = open_round_receipt(scene.log.receipt(1), Operators.of_signed(scene.log.signed)).tree_head
+    other = sign_tree_head(replace(head, root=bytes(32)), head.origin, OPERATOR)
+    stranger = scene.network.endpoint(PEERS[2].public_key)
+    await stranger.call(one.key, "histories", pack(Histories(scene.log.signed, (note, other))), timeout_s=30)
+    assert f"another history beside that of {head.size} entries" in str(await end_of(one))
 
 
 async def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +186,7 @@ async def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_pe
         assert (lie.check().operators, lie.check().departure) == ((liar.public_key,), Departure.FORKED)
         stranger = scene.network.endpoint(PEERS[2].public_key)
         with pytest.raises(Refused, match="does not count"):
-            await stranger.call(one.endpoint.key, "histories", pack(lie), timeout_s=30)
+            await stranger.call(one.key, "histories", pack(lie), timeout_s=30)
         await commits(scene.log, one, 1)
         assert not one.task.done()
         assert not kept(one.store.directory)

@@ -325,21 +325,20 @@ async def test_neighbours_have_what_the_log_does_not_answer_for(scene: Scene) ->
     assert state_digest(late.held) == target.state
 
 
-async def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_ways_together_have_one_deadline(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silence(_caller: PublicKey, _request: bytes) -> bytes:
         await asyncio.Event().wait()
         return b""
 
-    async with scene_with() as scene:
-        states = await scene.at_the_start(LATE)
-        target = scene.commit()
-        await scene.log.endpoint.serve("blob", silence)
-        monkeypatch.setattr(timeouts, "FETCH_S", 0.3)
-        started_s = asyncio.get_running_loop().time()
-        with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
-            await states.reach(target, scene.start, own_min_exponents(scene))
-        assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
-        assert state_digest(states.held) == scene.start.state
+    states = await scene.at_the_start(LATE)
+    target = scene.commit()
+    await scene.log.endpoint.serve("blob", silence)
+    monkeypatch.setattr(timeouts, "FETCH_S", 0.3)
+    started_s = asyncio.get_running_loop().time()
+    with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
+        await states.reach(target, scene.start, own_min_exponents(scene))
+    assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
+    assert state_digest(states.held) == scene.start.state
 
 
 # The teacher.

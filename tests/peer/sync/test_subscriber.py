@@ -340,23 +340,20 @@ async def test_a_question_that_is_none_is_refused() -> None:
                 await log.endpoint.call(PublicKey(PEERS[0].public_key), "commit-after", false, timeout_s=5)
 
 
-def test_a_log_that_was_away_is_asked_for_its_head_before_its_news_are_taken() -> None:
-    script = hear(Script([told(1), AWAY, told(2)]))
-    assert script.compared == [0.5]
-    assert script.remembered == [1, 2]
-
-
-def test_a_log_that_shows_less_than_it_signed_is_as_good_as_away() -> None:
-    script = hear(Script([told(1), AWAY, told(2)], whole=[False, False, True]))
-    assert script.compared == [0.5, 1.5, 3.5]
-    assert (script.shown[:4], script.shown[-1]) == ([False, True, True, True], False)
-    assert rounds(script) == [1, 2]
-
-
-def test_a_log_that_does_not_know_the_round_that_is_known_here_is_asked_for_its_head() -> None:
-    script = hear(Script([told(7), Refused("this log has 3 rounds"), told(8)]))
-    assert script.compared == [0.5]
-    assert rounds(script) == [7, 8]
+@pytest.mark.parametrize(
+    ("answers", "whole", "compared"),
+    [
+        ([told(1), AWAY, told(2)], [], [0.5]),
+        ([told(1), AWAY, told(2)], [False, False, True], [0.5, 1.5, 3.5]),  # one that shows less than it signed is as good as away
+        ([told(1), Refused("this log has no round"), told(2)], [], [0.5]),  # as it does not know the round that is known here
+    ],
+)
+def test_a_log_that_was_away_or_lost_rounds_is_asked_for_its_head_before_its_news_are_taken(
+    answers: list[FeedUpdate | Exception], whole: list[bool], compared: list[float]
+) -> None:
+    script = hear(Script(answers, whole=whole))
+    assert (script.compared, script.remembered, rounds(script)) == (compared, [1, 2], [1, 2])
+    assert (script.shown[: 1 + whole.count(False)], script.shown[-1]) == ([False, *whole.count(False) * [True]], False)
 
 
 def test_at_its_start_a_peer_takes_nothing_from_a_log_that_lacks_what_it_signed() -> None:

@@ -60,21 +60,15 @@ def test_who_knows_nothing_takes_it_that_the_device_is_fast_enough() -> None:
     assert "not known" in sizing().why
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_device_comes_to_the_largest_size_that_it_is_fast_enough_for_and_stays(size: int) -> None:
-    device = Device(sizing(), 0.99 * largest_ms_that_fits(size))
+@pytest.mark.parametrize(("size", "factor"), [(1, 0.99), (2, 0.99), (3, 0.99), (4, 0.99), (1, 100.0)])
+def test_a_device_comes_to_the_largest_size_that_it_is_fast_enough_for_or_the_least_and_stays(size: int, factor: float) -> None:
+    device = Device(sizing(), factor * largest_ms_that_fits(size))
     device.work(12)
     assert set(device.work(200)) == {size}
     assert "of the time that a microbatch may take" in device.sizing.why
 
 
-def test_the_slowest_device_of_all_has_the_least_size() -> None:
-    device = Device(sizing(), 100 * LONGEST_MS)
-    device.work(3)
-    assert set(device.work(50)) == {1}
-
-
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.floats(0.01, 30.0), st.integers(0, 2**32))
 def test_a_size_changes_seldom_however_fast_the_device_is_and_with_noise(share: float, seed: int) -> None:
     """The noise is durations that are off by up to a fifth."""

@@ -45,7 +45,7 @@ async def handed_in(scene: Scene, member: Member) -> Header:
 
     def found() -> list[Header]:
         headers = [scene.log.handed[each][0] for each in scene.log.in_round()]
-        return [header for header in headers if header.contribution.open().founder == member.identity.public_key]
+        return [header for header in headers if header.contribution.open().founder == member.key]
 
     await until(lambda: found() and member.stage is PeerStage.PROMISED)
     return found()[0]
@@ -184,24 +184,13 @@ async def test_what_no_round_has_goes_once_none_can_have_it(tmp_path: Path) -> N
         await until(lambda: base not in kept_by(scene, member))
 
 
-async def test_what_was_audited_goes_once_nobody_asks_for_it_any_more(tmp_path: Path) -> None:
-    async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
-        member = scene.join(0)
-        (header,) = await rounds(scene, member, 1)
-        base = header.contribution.open().base.hex()
-        await rounds(scene, member, RULES.kept_rounds)
-        assert base in kept_by(scene, member)
-        await rounds(scene, member, RULES.pending_rounds - RULES.kept_rounds)
-        await until(lambda: base not in kept_by(scene, member))
-
-
 async def test_an_auditor_gets_vectors_from_the_peer_itself(tmp_path: Path) -> None:
     async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member, auditor = scene.join(0), scene.network.endpoint(PublicKey(AUDITOR.public_key))
         header = await handed_in(scene, member)
         contribution = header.contribution.open()
         for digest in wanted_of(header):
-            page = await auditor.call(member.endpoint.key, VECTOR, pack(AskVector(contribution.base, digest, 0)), timeout_s=5)
+            page = await auditor.call(member.key, VECTOR, pack(AskVector(contribution.base, digest, 0)), timeout_s=5)
             assert len(page) == 4 * scene.log.num_weights
 
 

@@ -13,17 +13,8 @@ import pytest
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.rpc import Refused
+from manta_swarm.peer.features.evaluation import service
 from manta_swarm.peer.features.evaluation.measurer import Measured
-from manta_swarm.peer.features.evaluation.service import (
-    ABANDONED_S,
-    IDLE_S,
-    KEPT_S,
-    MAX_OPEN,
-    NOT_WANTED,
-    PAUSED,
-    EvaluationService,
-    Subject,
-)
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Question, QuestionFate, Result, checked
@@ -76,7 +67,7 @@ class Scene:
         self.measurers: list[Measurer] = []
         self.fault: Exception | None = None  # that whatever measures ends with
         self.copied: list[bytes] = []
-        self.service = EvaluationService(PEER, Subject(RUN, DATA, TINY, refusal), self)
+        self.service = service.EvaluationService(PEER, service.Subject(RUN, DATA, TINY, refusal), self)
         self.service.limit(100, 100)
 
     @property
@@ -182,10 +173,10 @@ async def test_a_person_who_wants_it_no_more_has_it_end_at_once_and_is_asked_not
     asking = asyncio.create_task(scene.answer())
     await asyncio.sleep(CPU_S / 2)
     scene.service.limit(0, 100)
-    assert (await asking).reason == NOT_WANTED
+    assert (await asking).reason == service.NOT_WANTED
     await asyncio.sleep(CPU_S / 10)
     assert scene.measurers[0].is_closed
-    assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == NOT_WANTED
+    assert (await scene.ask(replace(QUESTION, nonce=b"m" * 16))).reason == service.NOT_WANTED
     scene.service.limit(100, 100)
     assert (await scene.answer(replace(QUESTION, nonce=b"k" * 16))).fate == QuestionFate.DONE
 
@@ -200,7 +191,7 @@ async def test_while_it_is_paused_nothing_is_computed_no_memory_is_held_and_ques
     asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
     await asyncio.sleep(CPU_S / 2)
     scene.service.pause()
-    assert {(await each).reason for each in asking} == {PAUSED}
+    assert {(await each).reason for each in asking} == {service.PAUSED}
     await asyncio.sleep(0.1)
     assert scene.measurers[0].is_closed
     assert (await scene.ask()).fate == QuestionFate.LATER
@@ -219,7 +210,7 @@ async def test_a_pause_while_it_rests_frees_the_memory_too(scene: Scene) -> None
 
 async def test_a_caller_has_one_question_and_all_together_a_few(scene: Scene) -> None:
     scene.service.limit(1, 100)
-    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(MAX_OPEN)]
+    asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(service.MAX_OPEN)]
     await asyncio.sleep(0.1)
     assert (await scene.ask()).fate == QuestionFate.LATER
     newer = asyncio.create_task(scene.answer(replace(QUESTION, nonce=b"m" * 16), scene.network.endpoints[scene.other(1).key]))
@@ -231,7 +222,7 @@ async def test_a_caller_has_one_question_and_all_together_a_few(scene: Scene) ->
 
 async def test_what_measures_is_ended_when_nobody_asks_any_more(scene: Scene) -> None:
     await scene.answer()
-    await asyncio.sleep(IDLE_S + 2 * CPU_S)
+    await asyncio.sleep(service.IDLE_S + 2 * CPU_S)
     assert scene.measurers[0].is_closed
     assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == QuestionFate.DONE
     assert len(scene.measurers) == 2
@@ -242,9 +233,9 @@ async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(scene: Sc
     weights = scene.states[STATE] = b"weights of a state"[: 10 + scene.round]
     at_first = sys.getrefcount(weights)
     await scene.answer()
-    until_s, number = now() + KEPT_S + IDLE_S + 10, 0
+    until_s, number = now() + service.KEPT_S + service.IDLE_S + 10, 0
     while now() < until_s:
-        await asyncio.sleep(IDLE_S if others_ask else KEPT_S)
+        await asyncio.sleep(service.IDLE_S if others_ask else service.KEPT_S)
         if others_ask:
             number += 1
             await scene.answer(replace(QUESTION, state=sha256(b"other"), nonce=bytes([number]) * 16))
@@ -256,7 +247,7 @@ async def test_weights_are_let_go_when_nobody_asks_about_them_any_more(scene: Sc
 async def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end(scene: Scene) -> None:
     scene.service.limit(1, 100)
     await scene.ask()  # and never again
-    await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
+    await asyncio.sleep(CPU_S / 0.01 + service.ABANDONED_S)
     assert scene.measurers[0].asked == [(SMALLEST, "search")]
 
 

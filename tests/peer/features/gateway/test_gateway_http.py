@@ -95,30 +95,29 @@ async def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promi
             await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes - 1)
 
 
-async def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives() -> None:
-    async with gateway_with() as gateway:
-        traffic = Traffic()
-        async with serving(gateway.service, DOOR, traffic) as address:
-            await gateway.convene()
-            client = client_of(address)
-            lease = (await asyncio.to_thread(client.lease, signed_request(gateway, 0))).lease[0].open()
-            assert (traffic.sent.total, traffic.received.total) == (client.bytes_down, client.bytes_up)
-            traffic.sent.limit = 1  # a byte a second: what was unused is a piece
-            fetching = asyncio.create_task(asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes))
-            before = client.bytes_down
-            await until(lambda: traffic.sent.is_awaited)
-            assert before < traffic.sent.total < before + 4 * PIECE_BYTES < before + lease.weights_bytes
-            assert not fetching.done()
-            traffic.sent.limit = None
-            assert len(await fetching) == lease.weights_bytes
-            assert traffic.sent.total == client.bytes_down
-            traffic.received.limit = 1
-            traffic.received.count(PIECE_BYTES)
-            asking = asyncio.create_task(asyncio.to_thread(client.lease, signed_request(gateway, 0)))
-            await until(lambda: traffic.received.is_awaited)
-            assert not asking.done()
-            traffic.received.limit = None
-            assert (await asking).lease
+async def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives(gateway: Gateway) -> None:
+    traffic = Traffic()
+    async with serving(gateway.service, DOOR, traffic) as address:
+        await gateway.convene()
+        client = client_of(address)
+        lease = (await asyncio.to_thread(client.lease, signed_request(gateway, 0))).lease[0].open()
+        assert (traffic.sent.total, traffic.received.total) == (client.bytes_down, client.bytes_up)
+        traffic.sent.limit = 1  # a byte a second: what was unused is a piece
+        fetching = asyncio.create_task(asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes))
+        before = client.bytes_down
+        await until(lambda: traffic.sent.is_awaited)
+        assert before < traffic.sent.total < before + 4 * PIECE_BYTES < before + lease.weights_bytes
+        assert not fetching.done()
+        traffic.sent.limit = None
+        assert len(await fetching) == lease.weights_bytes
+        assert traffic.sent.total == client.bytes_down
+        traffic.received.limit = 1
+        traffic.received.count(PIECE_BYTES)
+        asking = asyncio.create_task(asyncio.to_thread(client.lease, signed_request(gateway, 0)))
+        await until(lambda: traffic.received.is_awaited)
+        assert not asking.done()
+        traffic.received.limit = None
+        assert (await asking).lease
 
 
 async def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> None:
@@ -215,13 +214,6 @@ async def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: 
             assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 400
 
 
-def _closes(address: str, sends: bytes) -> bool:
-    """Return whether the server closes a connection on which nothing but this is sent."""
-    with connections(address) as (connection,):
-        connection.sendall(sends)
-        return _is_closed(connection)
-
-
 def _is_closed(connection: socket.socket) -> bool:
     try:
         while connection.recv(1000):  # what TLS says of an end, too
@@ -229,20 +221,6 @@ def _is_closed(connection: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
-
-
-@pytest.mark.parametrize("sends", [b"", b"GET /light", b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"])
-async def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
-    sends: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "_LOOK_S", 0.05)
-    async with over_http() as (_, address):
-        slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
-        await asyncio.to_thread(client_of(address).welcome)
-        assert not slow.done()
-        for limit in ("_ASKING_S", "_LAG_S", "_BEGINS_S"):
-            monkeypatch.setattr(http_server, limit, 0.0)
-        assert await slow
 
 
 async def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +246,7 @@ async def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.M
 
 
 async def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and_ends_with_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(light, "_AGAIN_S", (0.05, 0.2))
     monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
@@ -279,23 +257,22 @@ async def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_ba
         printed.append(capsys.readouterr().out)
         return printed
 
-    async with gateway_with() as gateway:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        listen_address = ListenAddress("127.0.0.1", port)
-        config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
-        contributing = asyncio.create_task(contribute(config, PrintingConsole()))
-        for round_ in range(2):
-            await until(lambda round_=round_: "".join(seen()).count("waiting for a gateway: no answer from http://127.0.0.1") > round_)
-            async with serving(gateway.service, listen_address):
-                cohort_session = await gateway.convene(gateway.after(round_))
-                await until(lambda cohort_session=cohort_session: len(cohort_session.members) == 2)
-                gathered = await gathered_by(gateway, cohort_session)
-                await cohort_session.tell(gateway.accepted(*gathered.claims))
-                await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
-        gateway.service.finish()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    listen_address = ListenAddress("127.0.0.1", port)
+    config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
+    contributing = asyncio.create_task(contribute(config, PrintingConsole()))
+    for round_ in range(2):
+        await until(lambda round_=round_: "".join(seen()).count("waiting for a gateway: no answer from http://127.0.0.1") > round_)
         async with serving(gateway.service, listen_address):
-            assert await contributing
+            cohort_session = await gateway.convene(gateway.after(round_))
+            await until(lambda cohort_session=cohort_session: len(cohort_session.members) == 2)
+            gathered = await gathered_by(gateway, cohort_session)
+            await cohort_session.tell(gateway.accepted(*gathered.claims))
+            await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
+    gateway.service.finish()
+    async with serving(gateway.service, listen_address):
+        assert await contributing
     assert "run finished taken=2 samples=" in "".join(seen())
 
 
@@ -397,15 +374,14 @@ async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcom
                 assert await asyncio.to_thread(_is_closed, each)
 
 
-async def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:
+async def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(gateway: Gateway, tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("nothing")
-    async with gateway_with() as gateway:
-        with pytest.raises(UserError, match="PEM files that belong together"):
-            async with serving(gateway.service, ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
-                pass
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
-            async with serving(gateway.service, ListenAddress("127.0.0.1", taken.getsockname()[1])):
-                pass
+    with pytest.raises(UserError, match="PEM files that belong together"):
+        async with serving(gateway.service, ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
+            pass
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
+        async with serving(gateway.service, ListenAddress("127.0.0.1", taken.getsockname()[1])):
+            pass
 
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:

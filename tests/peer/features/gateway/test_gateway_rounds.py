@@ -1,4 +1,4 @@
-"""A peer with a gateway in a run in memory: what its light contributors did is in the log, round after round, with what coding left."""
+"""A peer with a gateway in a run in memory: what its light contributors did is in the log, with what coding left; where none can be."""
 
 import asyncio
 from dataclasses import replace
@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 
+from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
+from manta_swarm.peer.features.gateway.plugin import GatewayPlugin
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.light.work import LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.protocol.encoding import pack
+from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.light import LeaseRequest, LightReturn, LightWord, ReturnFate
 from manta_swarm.protocol.rounds import PeerStage
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.signing import Identity, sha256
+from tests.audited import RULES
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.contexts import context_of
 from tests.peer.gateways import digits
 from tests.peer.scene import Member, Scene, scene_in
+from tests.runs import EXCHANGE, manifest_of
 
 LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(2)]
 PAYOUTS = {LIGHTS[1].public_key: Identity(sha256(b"account")).public_key}  # the accounts that claims name, where it is not the own key
@@ -149,3 +154,22 @@ async def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_b
         assert word.fate == ReturnFate.HELD, word.reason
         await until(lambda: _word(service, late.name).fate != ReturnFate.HELD)
         assert _word(service, late.name).fate == ReturnFate.TAKEN, _word(service, late.name).reason
+
+
+CONFIG = PeerConfig(gateway=("127.0.0.1:0",))
+REFUSAL = "samples of shards-noise are of many sizes and cannot be handed out: leave --gateway out"
+
+
+def test_a_gateway_of_images_in_shards_is_refused_in_a_line_before_any_shard_is_got() -> None:
+    """It is refused when the peer has met its run: ``peer.joining`` gets the data after that."""
+    with pytest.raises(UserError, match=REFUSAL):
+        GatewayPlugin().check(CONFIG, manifest_of(PEERS[3], dataset="shards-noise"))
+
+
+def test_a_gateway_where_several_local_steps_are_audited_is_refused_in_a_line() -> None:
+    steps, audited = replace(EXCHANGE, local_steps=4), (RULES,)
+    with pytest.raises(UserError, match=r"several local steps are audited.*leave --gateway out"):
+        GatewayPlugin().check(CONFIG, manifest_of(PEERS[3], exchange=steps, audits=audited))
+    GatewayPlugin().check(PeerConfig(), manifest_of(PEERS[3], exchange=steps, audits=audited))
+    GatewayPlugin().check(CONFIG, manifest_of(PEERS[3], audits=audited))
+    GatewayPlugin().check(CONFIG, manifest_of(PEERS[3], exchange=steps))

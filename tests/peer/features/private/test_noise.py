@@ -133,8 +133,7 @@ async def test_who_has_spent_its_budget_leaves_by_itself(scene: Scene) -> None:
     account = Counted()
     member = scene.join(0, noise=Noise(1.0, 1.0, account, 2.0))  # type: ignore[arg-type]
     for number in (1, 2):
-        await scene.log.wait_for(1)
-        scene.log.commit()
+        await scene.rounds(1)
         if number == 1:
             await until(lambda: member.status.round == 1)
     await member.ends()

@@ -83,8 +83,12 @@ class Swarm:
         return names == {path.name: path.read_bytes() for path in self.source.iterdir()}
 
 
-async def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    return Swarm(tmp_path)
+
+
+async def test_a_set_comes_whole_and_is_handed_out_from_then_on(swarm: Swarm, tmp_path: Path) -> None:
     await swarm.serve(PublicKey(OPERATOR.public_key))
     await swarm.get()
     assert swarm.is_here()
@@ -101,10 +105,7 @@ async def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) 
     assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
 
 
-async def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_and_not_asked_for_the_next_shard(
-    tmp_path: Path,
-) -> None:
-    swarm = Swarm(tmp_path)
+async def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_and_not_asked_for_the_next_shard(swarm: Swarm) -> None:
     await swarm.serve(PublicKey(OPERATOR.public_key))
     await swarm.serve(OTHER, lies=True)
     await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], PrintingConsole()).look()
@@ -117,8 +118,7 @@ async def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_na
     assert list(swarm.holders.sources()) == [OPERATOR.public_key]
 
 
-async def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+async def test_what_is_here_is_not_fetched_again(swarm: Swarm) -> None:
     await swarm.serve(PublicKey(OPERATOR.public_key))
     await swarm.get()
     (swarm.folder / "shard-00001.bin").write_bytes(b"cut")
@@ -170,16 +170,14 @@ async def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "data"), [("holiday.jpg", b"mine"), (LIST_NAME, b"no list")])
-async def test_a_folder_with_something_else_is_left_as_it_is(tmp_path: Path, name: str, data: bytes) -> None:
-    swarm = Swarm(tmp_path)
+async def test_a_folder_with_something_else_is_left_as_it_is(swarm: Swarm, name: str, data: bytes) -> None:
     (swarm.folder / name).write_bytes(data)
     with pytest.raises(UserError, match="holds something else than the run's data set shards-noise: move it away, or name another folder"):
         await swarm.download().list()
     assert [(path.name, path.read_bytes()) for path in swarm.folder.iterdir()] == [(name, data)]
 
 
-async def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+async def test_the_list_of_another_set_is_refused(swarm: Swarm) -> None:
     other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
     (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
@@ -188,8 +186,9 @@ async def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
         await download.list()
 
 
-async def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_with_something_else(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+async def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_with_something_else(
+    swarm: Swarm, tmp_path: Path
+) -> None:
     await swarm.serve(PublicKey(OPERATOR.public_key))
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
     with pytest.raises(UserError, match="ask the operator to mend it"):
@@ -197,8 +196,7 @@ async def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_fo
     assert not list((tmp_path / "here").iterdir())
 
 
-async def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
+async def test_the_dashboard_shows_how_far_it_is(swarm: Swarm) -> None:
     await swarm.serve(PublicKey(OPERATOR.public_key))
     await swarm.get()
     status, size_bytes = swarm.live_status.status, swarm.list.size_bytes

@@ -46,6 +46,7 @@ SMALLEST = STEREO_TINY.smallest()
 ARCHITECTURE = replace(SMALLEST, units=(*SMALLEST.units[:-1], (Layer(3, 4),)))  # small, and yet more weights than a part has
 
 
+@cache
 def weights(seed: int = 0) -> torch.Tensor:
     stereo = Stereo(STEREO_TINY)
     stereo.initialise(torch.Generator().manual_seed(seed))
@@ -238,15 +239,14 @@ class Stuck(SiteWorker):
         return super().train_site(microbatch, link, is_own=is_own)
 
 
-async def test_a_site_that_is_late_ends_the_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_site_that_is_late_ends_the_microbatch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
 
-    async with pair_of() as pair:
-        await pair.both_present()
-        pair.pool[RIGHT]._worker.__class__ = Stuck
-        with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
-            await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-        await pair.says(LEFT, "without the other site")
+    await pair.both_present()
+    pair.pool[RIGHT]._worker.__class__ = Stuck
+    with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
+        await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+    await pair.says(LEFT, "without the other site")
 
 
 class Held(SiteWorker):
@@ -262,21 +262,20 @@ MAY_BEGIN = threading.Event()
 
 @pytest.mark.parametrize(("asks", "key"), [(LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)], ids=[LEFT, RIGHT])
 async def test_a_microbatch_that_ends_after_the_sites_met_again_does_not_part_them(
-    monkeypatch: pytest.MonkeyPatch, asks: str, key: PublicKey
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, asks: str, key: PublicKey
 ) -> None:
     monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
     MAY_BEGIN.clear()
-    async with pair_of() as pair:
-        await pair.both_present()
-        right = pair.pool[RIGHT]
-        right._worker.__class__ = Held
-        with pytest.raises(WorkerLost):
-            await pair.pool[asks].train(0, microbatch_of(key, 0))
-        await pair.met_again()
-        assert right._following
-        MAY_BEGIN.set()
-        await asyncio.gather(*right._following)
-        assert all(pool.present() for pool in pair.pool.values())
+    await pair.both_present()
+    right = pair.pool[RIGHT]
+    right._worker.__class__ = Held
+    with pytest.raises(WorkerLost):
+        await pair.pool[asks].train(0, microbatch_of(key, 0))
+    await pair.met_again()
+    assert right._following
+    MAY_BEGIN.set()
+    await asyncio.gather(*right._following)
+    assert all(pool.present() for pool in pair.pool.values())
 
 
 async def test_an_answer_that_a_microbatch_failed_does_not_part_sites_that_met_again(pair: Pair) -> None:
@@ -322,27 +321,26 @@ async def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together(
     await pair.train(LEFT, 0)
 
 
-async def test_what_a_cohort_peer_may_not_ask_is_refused() -> None:
+async def test_what_a_cohort_peer_may_not_ask_is_refused(pair: Pair) -> None:
     name = MicrobatchName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
 
-    async with pair_of() as pair:
-        await pair.both_present()
-        left, right = pair.near[LEFT].endpoint, pair.near[RIGHT].endpoint
-        for request, reason in (
-            (Begin(b"i" * 16, replace(name, key=b"k" * 32)), "somebody else's"),
-            (Begin(b"i" * 16, replace(name, architecture="r64 nonsense")), "unknown gene"),
-        ):
-            with pytest.raises(Refused, match=reason):
-                await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
-        with pytest.raises(Refused, match="somebody else's"):
-            await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
-        with pytest.raises(Refused, match="gave the microbatch up"):
-            await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
-        stranger = pair.network.endpoint(PEERS[2].public_key)
-        with pytest.raises(Refused, match="have not met"):
-            await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
-        with pytest.raises(Refused):
-            await stranger.call(RIGHT_KEY, MEET, b"\xa0", timeout_s=5.0)
+    await pair.both_present()
+    left, right = pair.near[LEFT].endpoint, pair.near[RIGHT].endpoint
+    for request, reason in (
+        (Begin(b"i" * 16, replace(name, key=b"k" * 32)), "somebody else's"),
+        (Begin(b"i" * 16, replace(name, architecture="r64 nonsense")), "unknown gene"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            await left.call(RIGHT_KEY, BEGIN, pack(request), timeout_s=5.0)
+    with pytest.raises(Refused, match="somebody else's"):
+        await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
+    with pytest.raises(Refused, match="gave the microbatch up"):
+        await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
+    stranger = pair.network.endpoint(PEERS[2].public_key)
+    with pytest.raises(Refused, match="have not met"):
+        await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
+    with pytest.raises(Refused):
+        await stranger.call(RIGHT_KEY, MEET, b"\xa0", timeout_s=5.0)
 
 
 @pytest.mark.parametrize(
