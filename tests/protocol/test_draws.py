@@ -37,6 +37,14 @@ def test_newcomers_cost_at_most_their_part_of_what_the_proven_trained() -> None:
     assert 1900 < sum(costs) / len(costs) < 2100
 
 
+def test_what_newcomers_that_were_found_good_cost_is_not_there_for_the_others() -> None:
+    crowd = [candidate(f"new {number}", samples=300, is_known=number % 2 == 0) for number in range(100)]
+    draws = [drawn(RULES, beacon, [*PROVEN, *crowd]) for beacon in BEACONS]
+    costs = [sum(each.samples for each in crowd if each.contribution in found) for found in draws]
+    assert max(costs) <= 2000 + 2 * 300
+    assert 1900 < sum(costs) / len(costs) < 2100
+
+
 def test_one_newcomer_among_few_proven_is_drawn_as_often_as_the_budget_pays_for_it() -> None:
     newcomer = candidate("new")
     assert 0.25 < rate(newcomer, PROVEN[:3]) < 0.45  # 300 of 1,000 samples, and what both halves of the budget leave over
