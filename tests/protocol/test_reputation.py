@@ -232,6 +232,16 @@ def test_audits_pay_those_whose_work_said_what_it_came_to() -> None:
     assert rounds.reputation.earned == {A: 500, B: 50, C: 500, AUDITORS[0]: 50}
 
 
+def test_an_audit_that_said_something_else_than_it_came_to_is_not_paid() -> None:
+    rounds = Rounds(rules(AUDITORS), [NEW], [C], more=1)
+    drawn = rounds.auditor([NEW], 1)
+    for auditor in AUDITORS:
+        rounds.say([NEW], 1, [GOOD if auditor == drawn else VOID], auditor)
+    rounds.turns(4)
+    assert drawn not in rounds.reputation.earned
+    assert sorted(rounds.reputation.earned[auditor] for auditor in AUDITORS if auditor != drawn) == [33, 33, 34]
+
+
 def test_an_auditor_judges_a_contribution_once_and_none_that_is_paid() -> None:
     rounds = Rounds(rules(), [A], more=1)
     rounds.say([A], 1, [GOOD], AUDITORS[0])
@@ -288,7 +298,7 @@ def test_what_somebody_asked_before_a_verdict_changes_nothing_of_the_pay() -> No
         rounds.turns(1)
         assert rounds.reputation.account(A).pending == ((1, 1000),)
         rounds.turns(2)
-    assert asked.reputation.earned == not_asked.reputation.earned == {A: 1000, B: 0}
+    assert asked.reputation.earned == not_asked.reputation.earned == {A: 1000, AUDITORS[0]: 100}
 
 
 def test_a_copy_goes_its_own_way() -> None:
