@@ -60,6 +60,13 @@ def test_others_together_have_the_rest_and_what_they_do_not_ask_for_is_everybody
     assert not asks(closing, 9, "198.51.100.0")  # all are taken
 
 
+def test_of_any_number_of_addresses_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manta_swarm.protocol.closing._MAX_ADDRESSES", 3)
+    closing = opened(percent=50)
+    assert all(asks(closing, 0, address) for address in (HERE, *(f"198.51.100.{number}" for number in range(6))))
+    assert len(closing._asking) == 3
+
+
 def test_an_address_that_asks_no_more_is_forgotten_after_a_round() -> None:
     closing = opened()
     assert asks(closing, 0, THERE)
