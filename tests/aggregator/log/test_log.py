@@ -199,6 +199,21 @@ def test_a_creation_that_was_killed_can_be_repeated(log: Log, directory: Path) -
     assert not (directory / f"{DATABASE}.new").exists()
 
 
+@pytest.mark.parametrize("write", ["write_manifest", "write_durably", "create_database"])
+def test_a_creation_that_is_killed_before_any_of_its_writes_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"manta_swarm.aggregator.log.log.{write}", dies)
+    with pytest.raises(KeyboardInterrupt):
+        create(tmp_path, SIGNED)
+    monkeypatch.undo()
+    with create(tmp_path, SIGNED) as again:
+        grow(again, 1)
+
+
 def test_each_operator_keeps_a_log_of_its_own_and_takes_what_enough_of_them_signed_for(tmp_path: Path) -> None:
     signed = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR))
     with create(tmp_path / "second", signed, OTHER_OPERATOR) as log:
