@@ -1,5 +1,6 @@
 """Backups while a run goes on, and folders made of them: whole, checked, marked; and mistakes, which leave nothing behind."""
 
+import os
 import re
 import shutil
 import sqlite3
@@ -76,6 +77,25 @@ def test_a_backup_of_a_run_at_work_is_one_moment_of_it_and_goes_on_as_it_was(tmp
         assert state_digest(again.state_keeper.state) == state
         assert len(again.bodies.read(4)) == len(everybodys(log.ledger))  # no inclusion promise is lost
         assert RollbackGuard(tmp_path / "again", log, Lines()).why == "was made from a backup"
+
+
+def test_a_backup_gets_its_name_once_all_of_it_is_on_the_disk_and_is_done_once_its_name_is(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, fsync = tmp_path / "backup", os.fsync
+    synced: dict[int, tuple[int, bool]] = {}  # by inode: how long it was when it was synced last, and whether the backup had its name
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = (status.st_size, backup.exists())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    back_up(directory, backup, with_key=True)
+    for path in (backup, *backup.rglob("*")):
+        status = path.stat()
+        assert synced.get(status.st_ino) == (status.st_size, False), path
+    assert synced[tmp_path.stat().st_ino][1]
 
 
 def test_a_backup_that_somebody_copies_by_hand_is_marked_too(directory: Path, tmp_path: Path) -> None:
