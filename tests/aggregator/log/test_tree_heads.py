@@ -57,6 +57,11 @@ class Scene:
     def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         self.all_heard.append((key, None if held is None else held.round.round))
 
+    async def watch(self) -> None:
+        """Wait until the log has heard of a head that it should have; a log that does not stop for it fails the test."""
+        async with asyncio.timeout(30):
+            await self.service.watch()
+
     async def ask(self, *receipts: Receipt) -> ShownHead:
         """Return what the log shows to a peer that holds a commit."""
         endpoint = self.network.endpoint(PEERS[0].public_key)
@@ -117,7 +122,7 @@ async def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_kee
         shown = await scene.ask(receipt)
         assert (shown.tree_head, shown.consistency) == (before, ())
         with pytest.raises(OtherHistory, match=r"has 8 entries, .* signed for 20 entries, up to round 5: 12 entries are missing"):
-            await scene.service.watch()
+            await scene.watch()
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
         assert (scene.log.tree_head, scene.all_heard) == (before, [])
@@ -141,7 +146,7 @@ async def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt])
         shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
         assert {one.tree_head for one in shown} == {scene.log.tree_head}
         with pytest.raises(OtherHistory, match="12 entries are missing"):
-            await scene.service.watch()
+            await scene.watch()
     assert (directory / EVIDENCE).exists()
 
 
@@ -150,7 +155,7 @@ async def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Pat
     async with told(directory) as scene:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory):
-            await scene.service.watch()
+            await scene.watch()
     shutil.copy(directory / EVIDENCE, tmp_path / "lost")
     with reopen(tmp_path / "lost") as log:
         grow(log, 1)
@@ -168,7 +173,7 @@ async def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) 
         held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is Departure.UNPROVEN
         with pytest.raises(OtherHistory, match="not the only one"):
-            await scene.service.watch()
+            await scene.watch()
     with pytest.raises(OtherHistory):
         reopen(directory)
 
@@ -225,7 +230,7 @@ async def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_l
     async with told(tmp_path / "beside", signed) as scene:
         await scene.ask(receipt)
         with pytest.raises(OtherHistory, match="not the only one"):
-            await scene.service.watch()
+            await scene.watch()
     assert unpack(Histories, (tmp_path / "beside" / EVIDENCE).read_bytes(), max_bytes=2**20).heads[0] == receipt.tree_head
 
 
