@@ -218,7 +218,9 @@ async def test_the_groups_of_a_body_come_from_one_member_and_the_founder_may_tak
 
 async def test_another_member_takes_over_only_once_nothing_came_for_a_while(service: Service) -> None:
     made = service.made_together(A, B, C)
-    await service.begin(made)
+    await service.header(made)
+    service.clock.now += GRACE_MS - 1
+    await service.part(made, 0)
     service.clock.now += GRACE_MS - 1
     await service.header(made, by=B)
     await says_no(service.part(made, 1, by=B), "another member brings this body")
@@ -360,7 +362,25 @@ async def test_the_room_for_bodies_that_missed_a_round_is_what_the_others_leave(
     assert len(service.intake._uploads._missed) == 2  # the room is for those who have a place
 
 
-# Who was found guilty.
+async def test_of_what_others_kept_that_excludes_each_other_the_first_is_taken_up(service: Service) -> None:
+    whole, other, same, lone = service.made_together(A, B), service.made(B), service.made(B, of=A), service.made(C)
+    service.intake.restore_valid([one.kept for one in (whole, other, same, lone)], 1)
+    assert [service.closing.round_of(one.digest) for one in (whole, other, same, lone)] == [1, None, 1, 1]
+    assert set(service.commit()) == {whole.digest, lone.digest}
+
+
+# Who was found guilty, or was taken back.
+
+
+async def test_new_work_of_a_key_that_was_taken_back_is_refused_and_its_cohort_peers_go_on_without_it(service: Service) -> None:
+    promised = service.made(C)
+    await service.hand_in(promised)
+    for key in (B.public_key, C.public_key):
+        service.ledger.admitted.out[key] = 1
+    await says_no(service.header(service.made(B)), "took this key's admission back")
+    assert await blamed(service, service.made_together(A, B)) == {B.public_key}
+    await service.hand_in(service.made(A))
+    assert set(service.commit()) >= {promised.digest}  # what has an inclusion promise is listed all the same
 
 
 async def test_new_work_of_a_guilty_key_is_refused_and_its_cohort_peers_go_on_without_it(service: Service) -> None:
