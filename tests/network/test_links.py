@@ -26,7 +26,7 @@ from manta_swarm.network.rpc import LIBP2P, MAX_MESSAGE_BYTES, TLS, UNIX, Refuse
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable
 from manta_swarm.protocol.signing import PublicKey
-from tests.network.members import PEERS, run
+from tests.network.members import PEERS
 from tests.runtime.forked_child import forked_program
 
 RUN, TAG = b"r" * 32, b"t" * TAG_BYTES
@@ -392,19 +392,16 @@ async def test_on_one_host_nothing_is_counted() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files are counted in /proc")
 @pytest.mark.parametrize("way", WAYS)
-def test_links_leave_no_files_open(way: str) -> None:
-    async def whole() -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(5):
-            pair = Pair(way)
-            await pair.start()
-            await pair.meet()
-            await pair.close()
-        await asyncio.sleep(0)
-        gc.collect()
-        assert len(os.listdir("/proc/self/fd")) <= before
-
-    run(whole())
+async def test_links_leave_no_files_open(way: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        pair = Pair(way)
+        await pair.start()
+        await pair.meet()
+        await pair.close()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_nothing_but_tls_1_3_is_spoken() -> None:

@@ -24,7 +24,6 @@ from tests.network.nodes import (
     own_processes,
     reached_at_last,
     remember_processes,
-    run,
     start,
     until,
     wait_for_ever,
@@ -149,56 +148,47 @@ def test_a_node_whose_calls_were_cancelled_still_hears(tmp_path: Path) -> None:
     with_nodes(tmp_path, 2, work)
 
 
-def test_a_node_closes_while_it_answers_and_is_answered(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with nodes_of(tmp_path, 2) as (a, b):
-            await a.serve("never", wait_for_ever)
-            calls = [asyncio.create_task(b.call(a.key, "never", request, timeout_s=30)) for request in (SMALL, LARGE)]
-            await asyncio.wait(calls, timeout=0.3)
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(outcome, Unreachable)
-
-    run(whole())
+async def test_a_node_closes_while_it_answers_and_is_answered(tmp_path: Path) -> None:
+    async with nodes_of(tmp_path, 2) as (a, b):
+        await a.serve("never", wait_for_ever)
+        calls = [asyncio.create_task(b.call(a.key, "never", request, timeout_s=30)) for request in (SMALL, LARGE)]
+        await asyncio.wait(calls, timeout=0.3)
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, Unreachable)
 
 
-def test_initial_peers_that_are_all_away_are_unreachable_and_one_that_is_there_is_enough(tmp_path: Path) -> None:
-    async def whole() -> None:
-        away = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{peer_name(PEERS[5].public_key)}"
-        remember_processes()
-        with pytest.raises(Unreachable, match="no answer from /ip4"):
-            await start(tmp_path, 0, [away])
-        assert are_gone(own_processes())
-        async with nodes_of(tmp_path, 1) as (node,):
-            other = await start(tmp_path, 1, [away, *await node.addresses()])
-            await node.serve("echo", echo)
-            assert await other.call(node.key, "echo", SMALL, timeout_s=30)
-            with pytest.raises(Unreachable):
-                await other.meet_again(PEERS[5].public_key)
-            await other.close()
-
-    run(whole())
+async def test_initial_peers_that_are_all_away_are_unreachable_and_one_that_is_there_is_enough(tmp_path: Path) -> None:
+    away = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{peer_name(PEERS[5].public_key)}"
+    remember_processes()
+    with pytest.raises(Unreachable, match="no answer from /ip4"):
+        await start(tmp_path, 0, [away])
+    assert are_gone(own_processes())
+    async with nodes_of(tmp_path, 1) as (node,):
+        other = await start(tmp_path, 1, [away, *await node.addresses()])
+        await node.serve("echo", echo)
+        assert await other.call(node.key, "echo", SMALL, timeout_s=30)
+        with pytest.raises(Unreachable):
+            await other.meet_again(PEERS[5].public_key)
+        await other.close()
 
 
-def test_a_node_that_was_away_is_met_again(tmp_path: Path) -> None:
-    async def whole() -> None:
-        listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+async def test_a_node_that_was_away_is_met_again(tmp_path: Path) -> None:
+    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    first = await start(tmp_path, 0, listen=[listen])
+    other = await start(tmp_path, 1, await first.addresses())
+    try:
+        await first.close()
+        with pytest.raises(Unreachable):
+            await other.meet_again(first.key)
         first = await start(tmp_path, 0, listen=[listen])
-        other = await start(tmp_path, 1, await first.addresses())
-        try:
-            await first.close()
-            with pytest.raises(Unreachable):
-                await other.meet_again(first.key)
-            first = await start(tmp_path, 0, listen=[listen])
-            await reached_at_last(lambda: other.meet_again(PEERS[0].public_key))  # libp2p does not try again for some seconds
-            await first.serve("echo", echo)
-            assert await other.call(first.key, "echo", LARGE, timeout_s=30)
-            await other.publish("members", b"back", ttl_s=30)
-            assert await first.lookup("members") == {other.key: b"back"}
-        finally:
-            await other.close()
-            await first.close()
-
-    run(whole())
+        await reached_at_last(lambda: other.meet_again(PEERS[0].public_key))  # libp2p does not try again for some seconds
+        await first.serve("echo", echo)
+        assert await other.call(first.key, "echo", LARGE, timeout_s=30)
+        await other.publish("members", b"back", ttl_s=30)
+        assert await first.lookup("members") == {other.key: b"back"}
+    finally:
+        await other.close()
+        await first.close()
 
 
 def test_a_handler_is_cancelled_when_its_caller_hangs_up(tmp_path: Path) -> None:
@@ -269,14 +259,11 @@ def test_a_node_that_only_dials_out_calls_and_is_called_over_its_own_connections
     with_nodes(tmp_path, 1, work)
 
 
-def test_a_node_that_only_dials_out_and_knows_nobody_is_alone(tmp_path: Path) -> None:
-    async def whole() -> None:
-        node = await start(tmp_path, 0, listen=())
-        try:
-            assert await node.addresses() == []
-            await node.publish("members", b"mine", ttl_s=30)
-            assert await node.lookup("members") == {}
-        finally:
-            await node.close()
-
-    run(whole())
+async def test_a_node_that_only_dials_out_and_knows_nobody_is_alone(tmp_path: Path) -> None:
+    node = await start(tmp_path, 0, listen=())
+    try:
+        assert await node.addresses() == []
+        await node.publish("members", b"mine", ttl_s=30)
+        assert await node.lookup("members") == {}
+    finally:
+        await node.close()
