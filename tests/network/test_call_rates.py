@@ -11,7 +11,7 @@ from manta_swarm.network.rates import AT_ONCE_S, COSTS, RELAYED, CallLimits, Cal
 from manta_swarm.protocol.errors import Unreachable
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_id, sha256
 from tests.clocks import ManualClock
-from tests.network.nodes import DEADLINE_S, LARGE, SMALL, echo, own_processes, remember_processes, run, start
+from tests.network.nodes import DEADLINE_S, LARGE, SMALL, echo, own_processes, remember_processes, start
 from tests.network.processes import are_gone
 
 LIMITS = CallLimits(of_key=2, of_address=6)
@@ -121,27 +121,24 @@ async def refused_at_last(node: Node, key: PublicKey, request: bytes) -> str:
 
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
-def test_a_real_node_tells_who_calls_too_often_when_to_come_back_and_answers_the_others(tmp_path: Path) -> None:
-    async def story() -> None:
-        remember_processes()
-        nodes: list[Node] = []
-        try:
-            nodes.append(await start(tmp_path, 0, limits=CallLimits(of_key=2)))
-            for number in (1, 2):
-                nodes.append(await start(tmp_path, number, (await nodes[0].addresses())[:1]))
-            log, often, seldom = nodes
-            await log.serve("echo", echo)
-            await log.serve("header", echo)
-            for request in (SMALL, LARGE):
-                assert await refused_at_last(often, log.key, request) in ("told", "hung up")
-            with pytest.raises(Unreachable, match=TOLD):
-                await often.call(log.key, "header", SMALL, timeout_s=DEADLINE_S / 2, large_answer=True)
-            assert await seldom.call(log.key, "echo", SMALL, timeout_s=10) == seldom.key + SMALL
-            assert log.rates.refused["key"] >= 3
-        finally:
-            processes = own_processes()
-            for node in nodes:
-                await node.close()
-            assert are_gone(processes)
-
-    run(story())
+async def test_a_real_node_tells_who_calls_too_often_when_to_come_back_and_answers_the_others(tmp_path: Path) -> None:
+    remember_processes()
+    nodes: list[Node] = []
+    try:
+        nodes.append(await start(tmp_path, 0, limits=CallLimits(of_key=2)))
+        for number in (1, 2):
+            nodes.append(await start(tmp_path, number, (await nodes[0].addresses())[:1]))
+        log, often, seldom = nodes
+        await log.serve("echo", echo)
+        await log.serve("header", echo)
+        for request in (SMALL, LARGE):
+            assert await refused_at_last(often, log.key, request) in ("told", "hung up")
+        with pytest.raises(Unreachable, match=TOLD):
+            await often.call(log.key, "header", SMALL, timeout_s=DEADLINE_S / 2, large_answer=True)
+        assert await seldom.call(log.key, "echo", SMALL, timeout_s=10) == seldom.key + SMALL
+        assert log.rates.refused["key"] >= 3
+    finally:
+        processes = own_processes()
+        for node in nodes:
+            await node.close()
+        assert are_gone(processes)

@@ -31,19 +31,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWa
 
 
 @pytest.mark.swarm
-def test_a_port_in_use_is_a_users_error(tmp_path: Path) -> None:
-    async def whole() -> None:
-        async with nodes_of(tmp_path, 1) as (node,):
-            taken = (await node.addresses())[0].split("/p2p/")[0]
-            with pytest.raises(UserError, match="cannot listen on"):
-                await start(tmp_path, 1, listen=[taken])
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            with pytest.raises(UserError, match="--listen"):
-                await start(tmp_path, 1, listen=[f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"])
-
-    run(whole())
+async def test_a_port_in_use_is_a_users_error(tmp_path: Path) -> None:
+    async with nodes_of(tmp_path, 1) as (node,):
+        taken = (await node.addresses())[0].split("/p2p/")[0]
+        with pytest.raises(UserError, match="cannot listen on"):
+            await start(tmp_path, 1, listen=[taken])
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(UserError, match="--listen"):
+            await start(tmp_path, 1, listen=[f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"])
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "/ip4/192.0.2.1/tcp/0"])

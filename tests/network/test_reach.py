@@ -22,7 +22,7 @@ from manta_swarm.network.reach import (
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import PublicKey
-from tests.network.nodes import PEERS, nodes_of, reached_at_last, run, start, until, with_nodes
+from tests.network.nodes import PEERS, nodes_of, reached_at_last, start, until, with_nodes
 
 OUTSIDE, OTHER_OUTSIDE, INSIDE = "5.5.5.2", "5.5.5.3", "192.168.1.7"
 PORTS = (31000,)
@@ -133,31 +133,28 @@ async def test_only_so_many_are_dialled_back_at_a_time_and_each_once(monkeypatch
 
 @pytest.mark.swarm
 @pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
-def test_nodes_on_one_computer_find_that_they_can_be_called_and_serve_the_dht_from_then_on(tmp_path: Path) -> None:
-    async def look() -> None:
-        async with nodes_of(tmp_path, 1) as (log,):
-            await DialBackService(log).start()
-            peer = await start(tmp_path, 1, await log.addresses(), serves_dht=False)
-            third = None
-            try:
-                assert log.dht.protocol.routing_table.peer_id_to_uid == {}
-                reach = await measure(peer, [log.key])
-                assert reach.reachable is Reachable.LOCAL
-                await peer.serve_dht(reach.serves_others)
-                await until(lambda: peer.dht.peer_id in log.dht.protocol.routing_table.peer_id_to_uid)
-                third = await start(tmp_path, 2, await peer.addresses())  # by the peer alone
-                await third.publish("name", b"value", ttl_s=60)
-                assert await peer.lookup("name") == {third.key: b"value"}
-                await peer.serve_dht(False)
-                assert len(peer.dht.protocol.node_info.node_id) == 0
-                await peer.serve_dht(True)
-                assert await reached_at_last(lambda: third.lookup("name")) == {third.key: b"value"}
-            finally:
-                for node in (peer, third):
-                    if node is not None:
-                        await node.close()
-
-    run(look())
+async def test_nodes_on_one_computer_find_that_they_can_be_called_and_serve_the_dht_from_then_on(tmp_path: Path) -> None:
+    async with nodes_of(tmp_path, 1) as (log,):
+        await DialBackService(log).start()
+        peer = await start(tmp_path, 1, await log.addresses(), serves_dht=False)
+        third = None
+        try:
+            assert log.dht.protocol.routing_table.peer_id_to_uid == {}
+            reach = await measure(peer, [log.key])
+            assert reach.reachable is Reachable.LOCAL
+            await peer.serve_dht(reach.serves_others)
+            await until(lambda: peer.dht.peer_id in log.dht.protocol.routing_table.peer_id_to_uid)
+            third = await start(tmp_path, 2, await peer.addresses())  # by the peer alone
+            await third.publish("name", b"value", ttl_s=60)
+            assert await peer.lookup("name") == {third.key: b"value"}
+            await peer.serve_dht(False)
+            assert len(peer.dht.protocol.node_info.node_id) == 0
+            await peer.serve_dht(True)
+            assert await reached_at_last(lambda: third.lookup("name")) == {third.key: b"value"}
+        finally:
+            for node in (peer, third):
+                if node is not None:
+                    await node.close()
 
 
 @pytest.mark.swarm
