@@ -15,10 +15,10 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.moving import recover
 from manta_swarm.protocol.errors import RemoteFault, StorageError, Unreachable, UserError
 from manta_swarm.runtime.listen_address import ListenAddress
-from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end, no_long_waits
+from tests.aggregator.features.witness.test_program import SIGNED, WITNESS, Scene, end
 from tests.aggregator.small_run import ENTRIES, create, grow, reopen, signed_manifest, training_spec_of, verified
 
-__all__ = ["no_long_waits"]
+pytestmark = pytest.mark.virtual_time
 
 BUNDLE = 256 // ENTRIES  # rounds that fill one
 
@@ -34,7 +34,7 @@ class Keeping(Scene):
 
 
 @pytest.fixture
-def scene(tmp_path: Path, no_long_waits: None) -> Keeping:
+def scene(tmp_path: Path) -> Keeping:
     return Keeping(tmp_path)
 
 

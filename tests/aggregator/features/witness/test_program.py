@@ -15,7 +15,6 @@ from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tree_heads import TreeHeadService
-from manta_swarm.network import timeouts
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import OtherHistory
@@ -72,14 +71,7 @@ class Scene:
 
 
 @pytest.fixture
-def no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log whose place another took does not hold its callers for seconds."""
-    monkeypatch.setattr(timeouts, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(timeouts, "LOG_AGAIN_S", (0.05, 0.1))
-
-
-@pytest.fixture
-def scene(tmp_path: Path, no_long_waits: None) -> Scene:
+def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
@@ -88,6 +80,7 @@ async def end(task: "asyncio.Task[None]") -> None:
     await asyncio.wait([task])
 
 
+@pytest.mark.virtual_time
 async def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path, scene: Scene) -> None:
     with create(tmp_path / "run", SIGNED) as log:
         await scene.serve(tmp_path / "run", log)
@@ -113,6 +106,7 @@ def two_copies(directory: Path) -> tuple[Path, Path]:
     return run, copy
 
 
+@pytest.mark.virtual_time
 async def test_it_waits_for_a_log_that_is_away(tmp_path: Path, scene: Scene) -> None:
     task = scene.witness()
     await asyncio.sleep(0)  # it has asked by then
@@ -123,6 +117,7 @@ async def test_it_waits_for_a_log_that_is_away(tmp_path: Path, scene: Scene) -> 
         await end(task)
 
 
+@pytest.mark.virtual_time
 async def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes_on(tmp_path: Path, scene: Scene) -> None:
     run, copy = two_copies(tmp_path)
     with reopen(run) as log, reopen(copy) as old:
@@ -143,6 +138,7 @@ async def test_an_older_copy_of_the_log_is_told_and_stops_and_the_whole_one_goes
         await end(task)
 
 
+@pytest.mark.virtual_time
 async def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_path: Path, scene: Scene) -> None:
     run, other = two_copies(tmp_path)
     with reopen(run) as log, reopen(other) as forked:
