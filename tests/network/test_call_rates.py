@@ -76,6 +76,7 @@ async def test_keys_of_one_address_have_its_calls_together(hosts: list[str], ans
     assert callers.looks == 1  # at who is connected, whoever calls
 
 
+@pytest.mark.virtual_time
 async def test_few_callers_of_one_address_take_nothing_from_each_other() -> None:
     callers = Callers()
     keys = [callers.at("192.0.2.1", number) for number in range(3)]
