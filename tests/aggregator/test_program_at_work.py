@@ -17,12 +17,12 @@ import manta_swarm.aggregator.program
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.control import tell_to_stop
 from manta_swarm.aggregator.features import plugged_in
-from manta_swarm.aggregator.follow import follower
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.program import Aggregator
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.start import Start
+from manta_swarm.aggregator.states import state_keeper
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.automl.data.shards.layout import shard_name
 from manta_swarm.automl.data.shards.writing import shard_images
@@ -190,7 +190,7 @@ async def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Pa
 
 async def test_a_plain_aggregator_serves_a_plain_run_without_any_feature(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugged_in, "PLUGGED_IN", ())
-    monkeypatch.setattr(follower, "NUM_RANDOM", 1)  # what it evaluates at the end takes longest here
+    monkeypatch.setattr(state_keeper, "NUM_RANDOM", 1)  # what it evaluates at the end takes longest here
     plain = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": 1})})
     async with started(directory, monkeypatch, plain) as program:
         assert program.aggregator.session is not None
