@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,12 @@ class Made:
         return parse(self.codec, self.body, self.count)
 
 
+@lru_cache(maxsize=24)  # rounds of one test after the other begin alike
 def values_of(count: int, seed: int = 0) -> NDArray[np.float32]:
-    """Return a vector of small numbers; another seed makes it another one."""
-    return (np.random.default_rng(seed).standard_normal(count) / 100).astype(np.float32)
+    """Return a vector of small numbers, for all who ask for it; another seed makes it another one."""
+    values = (np.random.default_rng(seed).standard_normal(count) / 100).astype(np.float32)
+    values.flags.writeable = False
+    return values
 
 
 def made_of(ledger: Ledger, peer: Identity, values: NDArray[np.float32], *, round: int | None = None, **changes: Any) -> Made:
