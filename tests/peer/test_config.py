@@ -99,18 +99,14 @@ def test_a_peer_that_listens_nowhere_only_dials_out(tmp_path: Path) -> None:
         load_config({"dir": tmp_path, "listen": ("none", "/ip4/0.0.0.0/tcp/0")})
 
 
-def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables_and_an_empty_one_is_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "peer.toml").write_text('cohort = "attic"\ncpu_threads = 2')
-    monkeypatch.setenv("MANTA_CPU_THREADS", "5")
+    for name, value in (("CPU_THREADS", "5"), ("PAYOUT", ""), ("INITIAL_PEERS", "")):
+        monkeypatch.setenv(f"MANTA_{name}", value)
     config = load_config({"dir": tmp_path, "gpus": "none"})
-    assert (config.cohort, config.cpu_threads, config.gpus) == ("attic", 5, "none")
-
-
-def test_an_empty_variable_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANTA_COHORT", "")
-    monkeypatch.setenv("MANTA_INITIAL_PEERS", "")
-    config = load_config({"dir": tmp_path})
-    assert (config.cohort, config.initial_peers) == (None, ())
+    assert (config.cohort, config.cpu_threads, config.gpus, config.payout, config.initial_peers) == ("attic", 5, "none", None, ())
 
 
 @pytest.mark.parametrize("key", ["treads", "dir", "peer.threads", '"two\\nlines"'])

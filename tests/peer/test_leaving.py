@@ -100,23 +100,20 @@ async def test_who_has_no_place_in_the_round_waits_for_one(scene: Scene) -> None
     assert not member.status.dropped
 
 
-async def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("comes", [True, False])
+async def test_who_works_ahead_waits_for_the_commit_before_hands_that_in_too_and_leaves_without_it_where_it_does_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
     async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
         slow = await working_ahead(scene)
+        if not comes:
+            monkeypatch.setattr(timeouts, "feed_s", lambda *_: 0.1)
         slow.loop.leave()
-        await scene.rounds(1, 2)
+        if comes:
+            await scene.rounds(1, 2)
         await slow.ends()
-        assert [base for base, _ in handed_by(scene, slow)] == [1, 2]
-        assert slow.status.samples_lost == 0
-
-
-async def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene_in(tmp_path, exchange=replace(SMALL_EXCHANGE, first_open_ms=100)) as scene:
-        slow = await working_ahead(scene)
-        monkeypatch.setattr(timeouts, "feed_s", lambda *_: 0.1)
-        await slow.leaves()
-        assert [base for base, _ in handed_by(scene, slow)] == [1]
-        assert slow.status.samples_lost == MICROBATCH
+        assert [base for base, _ in handed_by(scene, slow)] == ([1, 2] if comes else [1])
+        assert slow.status.samples_lost == (0 if comes else MICROBATCH)
 
 
 async def working_ahead(scene: Scene) -> Member:

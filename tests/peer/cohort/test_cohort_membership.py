@@ -1,18 +1,21 @@
 """Which cohort a peer is of, and why, among peers that measure, announce themselves and look, in memory and virtual time."""
 
+import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from manta_swarm.automl.training.schedule import Plan
+from manta_swarm.network import timeouts
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
 from manta_swarm.peer.train.sizing import Sizing
-from manta_swarm.protocol.affinity import first_name
+from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.cohorts import ALL
 from manta_swarm.protocol.manifest import Optimizer
 from manta_swarm.protocol.signing import Identity, PublicKey, peer_name, sha256
@@ -23,9 +26,7 @@ pytestmark = pytest.mark.virtual_time
 
 RUN = sha256(b"run")
 OPERATOR = Identity(sha256(b"operator")).public_key
-PEERS = [Identity(sha256(b"cohort membership %d" % i)).public_key for i in range(12)]
-
-
+PEERS = [Identity(sha256(b"cohort membership %d" % i)).public_key for i in range(51)]
 PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 9, 0)
 
 
@@ -49,7 +50,9 @@ class Crowd:
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
             has_proved = choice is Choice.LABEL and bool(sizes)
-            neighbours = Neighbours(endpoint, RUN, LOOP_CLOCK, proven=None if has_proved else ProvenCohortPeers([]))
+            neighbours = Neighbours(
+                endpoint, RUN, LOOP_CLOCK, proven=None if has_proved else ProvenCohortPeers([]), rng=random.Random(number)
+            )
             distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=LOOP_CLOCK, rng=random.Random(number))
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
@@ -197,3 +200,66 @@ async def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> N
     assert [cohort_membership.own_cohort.name for cohort_membership in crowd.companies] == crowd.names()
     assert {cohort_membership.own_size for cohort_membership in crowd.companies} == {ALL}
     assert {cohort_membership.why_size() for cohort_membership in crowd.companies} == {""}
+
+
+# Of a run of more than each knows: each finds its cohort among those, and all of a cohort say the same of it.
+
+MAX_NEIGHBOURS, MAX_NEAR, SPLIT, JOIN = 24, 12, 36, 24
+
+
+@pytest.fixture
+def some_dozens_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the proportions of a large run: what all look at grows with the square of their number."""
+    for name, number in {"MAX_NEIGHBOURS": MAX_NEIGHBOURS, "MAX_NEAR": MAX_NEAR, "SPLIT": SPLIT, "JOIN": JOIN}.items():
+        monkeypatch.setattr(f"manta_swarm.network.neighbours.{name}", number)
+
+
+def views(crowd: Crowd) -> dict[str, set[frozenset[bytes]]]:
+    """Return by cohort who is in it as its members see it."""
+    found: dict[str, set[frozenset[bytes]]] = defaultdict(set)
+    for key, cohort_membership in zip(PEERS, crowd.companies, strict=False):
+        found[cohort_membership.name].add(frozenset({key, *(cohort_membership.own_cohort.members or ())}))
+    return found
+
+
+async def sizes(num_peers: int, a_host: int, *, looks: int) -> list[int]:
+    """Let all look so often, in any order; return the size of each cohort, as those see it who see the fewest.
+
+    Whoever is in a cohort that nobody came to or went from at a look says the same of it as all others in it.
+    """
+    hosts = [sha256(b"host %d" % (number // a_host))[:16] for number in range(num_peers)]
+    one_way_ms = lambda one, other: 0.5 if one >= 0 and hosts[one] == hosts[other] else 20.0  # noqa: E731
+    crowd = await crowd_of([OPEN] * num_peers, looks=0, hosts=hosts, one_way_ms=one_way_ms)
+    for neighbours in crowd.neighbours:
+        await neighbours.start()
+    rng, told, settled = random.Random(1), [""] * num_peers, 0
+    for _ in range(looks):
+        changed = set()
+        for number in rng.sample(range(num_peers), num_peers):
+            await crowd.look([number])
+            await crowd.neighbours[number].tell(crowd.companies[number].expected)
+            if (name := crowd.companies[number].name) != told[number]:
+                changed |= {told[number], name}
+                told[number] = name
+        await asyncio.sleep(timeouts.ANNOUNCE_S[0])
+        for name, seen in views(crowd).items():
+            if name not in changed:
+                assert len(seen) == 1, f"{name}: {[sorted(key.hex()[:6] for key in view) for view in seen]}"
+                settled += len(next(iter(seen))) > 1
+        assert all(len(neighbours.members()) <= MAX_NEIGHBOURS for neighbours in crowd.neighbours)
+    assert settled > 0
+    for view in (view for seen in views(crowd).values() for view in seen):
+        assert len(view) <= MAX_GROUP
+        assert len({hosts[PEERS.index(key)] for key in view}) == 1
+    return [min(map(len, seen)) for seen in views(crowd).values()]
+
+
+@pytest.mark.usefixtures("some_dozens_are_many")
+async def test_cohort_peers_find_each_other_in_a_run_of_more_than_each_knows_and_agree() -> None:
+    assert len(PEERS) > max(2 * MAX_NEIGHBOURS, SPLIT)
+    assert await sizes(len(PEERS), 3, looks=4) == [3] * (len(PEERS) // 3)
+
+
+@pytest.mark.usefixtures("some_dozens_are_many")
+async def test_a_host_of_more_than_are_known_as_near_is_divided_into_cohorts_on_which_their_members_agree() -> None:
+    assert min(await sizes(MAX_NEAR * 3 // 2, MAX_NEAR * 3 // 2, looks=5)) > 1

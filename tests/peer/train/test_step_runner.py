@@ -249,23 +249,19 @@ async def test_a_microbatch_that_was_lost_when_there_is_no_time_any_more_is_drop
     assert (scene.accumulator.samples, scene.machine.samples, scene.pool.released) == (MICROBATCH, MICROBATCH, [1])
 
 
-async def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time() -> None:
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_microbatch_is_waited_for_while_its_worker_comes_back_in_time_and_else_there_is_none(in_time: bool) -> None:
     async with beside(workers=1, microbatches=1) as scene:
         await scene.at(w0=0)
         scene.pool.dies(0)
-        await until(lambda: scene.pool.busy == {})
-        scene.pool.comes_back(0)
-        await scene.at(w0=0)
-        scene.pool.ends(0)
-    assert scene.accumulator.samples == MICROBATCH
-
-
-async def test_where_no_worker_comes_back_in_time_there_is_no_microbatch() -> None:
-    async with beside(workers=1) as scene:
-        await scene.at(w0=0)
-        scene.pool.dies(0)
-        scene.timing.microbatches = 0
-    assert (len(scene.accumulator), scene.machine.samples) == (0, 0)
+        if in_time:
+            await until(lambda: scene.pool.busy == {})
+            scene.pool.comes_back(0)
+            await scene.at(w0=0)
+            scene.pool.ends(0)
+        else:
+            scene.timing.microbatches = 0
+    assert scene.accumulator.samples == scene.machine.samples == in_time * MICROBATCH
 
 
 async def test_a_microbatch_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:

@@ -76,6 +76,8 @@ async def test_a_lease_is_done_over_http_from_the_welcome_to_the_inclusion_promi
         cohort_session = await gateway.convene()
         client = client_of(address, of=peer_name(GATEWAY.public_key))
         assert (await asyncio.to_thread(client.welcome)).manifest == gateway.signed
+        with pytest.raises(RemoteFault, match="is 12D3"):  # another key than was meant
+            await asyncio.to_thread(client_of(address, of=peer_name(LIGHTS[0].public_key)).welcome)
         answer = await asyncio.to_thread(client.lease, signed_request(gateway, 0))
         lease = answer.lease[0].open()
         weights = await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes)
@@ -138,12 +140,6 @@ async def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> No
             assert not asking.done()
             flow.limit = None
             assert await asking
-
-
-async def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
-    async with over_http() as (_, address):
-        with pytest.raises(RemoteFault, match="is 12D3"):
-            await asyncio.to_thread(client_of(address, of=peer_name(LIGHTS[0].public_key)).welcome)
 
 
 def _status(address: str, path: str, data: bytes | None = None, method: str | None = None) -> int:
@@ -374,23 +370,22 @@ async def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcom
                 assert await asyncio.to_thread(_is_closed, each)
 
 
-async def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(gateway: Gateway, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_none_a_key_with_a_passphrase_and_a_port_in_use_are_said_in_a_line(
+    gateway: Gateway, tmp_path: Path
+) -> None:
     (tmp_path / "none.pem").write_text("nothing")
-    with pytest.raises(UserError, match="PEM files that belong together"):
-        async with serving(gateway.service, ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
-            pass
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
-        async with serving(gateway.service, ListenAddress("127.0.0.1", taken.getsockname()[1])):
-            pass
-
-
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
     certificate, key = _certificate(tmp_path)
     private = serialization.load_pem_private_key(key.read_bytes(), None)
     locked = serialization.BestAvailableEncryption(b"passphrase")
     key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
-    with pytest.raises(UserError, match="without a passphrase"):
-        ListenAddress("127.0.0.1", 0, certificate, key).listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for address, says in (
+            (ListenAddress("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem"), "PEM files that belong together"),
+            (ListenAddress("127.0.0.1", 0, certificate, key), "without a passphrase"),  # and nobody is asked for it
+            (ListenAddress("127.0.0.1", taken.getsockname()[1]), "cannot listen on 127"),
+        ):
+            with pytest.raises(UserError, match=says):
+                await serving(gateway.service, address).__aenter__()
 
 
 @pytest.mark.parametrize(
