@@ -1,5 +1,6 @@
-"""A peer's context and progress for tests of its parts."""
+"""A peer's context and progress for tests of its parts, and an answer that does not come."""
 
+import asyncio
 from typing import Any
 
 from manta_swarm.automl.training.coverage import RunTrainingSpec
@@ -14,6 +15,12 @@ from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import RoundMachine
 from manta_swarm.protocol.signing import Identity, PublicKey
+
+
+async def never(_caller: PublicKey, _request: bytes) -> bytes:
+    """Do not answer."""
+    await asyncio.Event().wait()
+    return b""
 
 
 def context_of(

@@ -12,17 +12,11 @@ from manta_swarm.peer.store import KeptContribution
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.rounds import PeerStage
-from manta_swarm.protocol.signing import PublicKey
 from tests.memory_log import MICROBATCH, MICROBATCHES, SMALL_EXCHANGE, until
+from tests.peer.contexts import never
 from tests.peer.scene import Member, Scene, scene_in
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
-
-
-async def silence(_caller: PublicKey, _request: bytes) -> bytes:
-    """Never answer."""
-    await asyncio.Event().wait()
-    return b""
 
 
 async def ends_at_once(member: Member) -> None:
@@ -36,7 +30,7 @@ async def at(scene: Scene, stage: str) -> Member:
     """Return a peer that stays in a stage."""
     method = {"looking": "commit-after", "behind": "blob", "signed": "header"}.get(stage)
     if method is not None:
-        await scene.log.endpoint.serve(method, silence)
+        await scene.log.endpoint.serve(method, never)
     member = await scene.held(0) if stage == "working" else scene.join(0)
     if stage not in ("working", "looking"):
         await until(lambda: member.status.stage == stage)

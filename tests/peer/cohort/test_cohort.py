@@ -56,6 +56,7 @@ from tests.peer.cohorts import (
     so_far,
     vector_of,
 )
+from tests.peer.contexts import never
 from tests.runtime.forked_child import forked_program
 
 pytestmark = pytest.mark.virtual_time
@@ -99,12 +100,6 @@ async def all_average(peers: list[CohortPeer], step: int = 0) -> None:
 def mean_of(peers: list[CohortPeer], step: int, samples: list[int] | None = None) -> Any:
     """Return what has to come of the vectors of these."""
     return near_mean([vector_of(peer.number, step) for peer in peers], samples or [16] * len(peers))
-
-
-async def never(_caller: PublicKey, _request: bytes) -> bytes:
-    """Do not answer."""
-    await asyncio.Event().wait()
-    return b""
 
 
 # A place in a roster.

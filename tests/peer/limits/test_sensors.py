@@ -76,8 +76,9 @@ def test_a_system_that_refuses_a_reading_does_not_know_it() -> None:
 
     sensors = Refused()
     assert sensors.read(Limits(when_idle=60)).idle_s is None
-    with pytest.raises(UserError, match="--max-temperature: this computer does not say"):
-        sensors.check(Limits(max_temperature=80))
+    for limits, flag in ((Limits(when_idle=60), "--when-idle"), (Limits(max_temperature=80), "--max-temperature")):
+        with pytest.raises(UserError, match=f"{flag}: this computer does not say"):
+            sensors.check(limits)  # which check_join asks of the real one, before anything begins
 
 
 def write(folder: Path, **files: object) -> Path:

@@ -25,7 +25,7 @@ from manta_swarm.protocol.records import Round, Threshold
 from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import PEERS, MemoryLog
-from tests.peer.contexts import context_of
+from tests.peer.contexts import context_of, never
 from tests.runs import EXCHANGE, manifest_of
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -326,13 +326,9 @@ async def test_neighbours_have_what_the_log_does_not_answer_for(scene: Scene) ->
 
 
 async def test_all_ways_together_have_one_deadline(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def silence(_caller: PublicKey, _request: bytes) -> bytes:
-        await asyncio.Event().wait()
-        return b""
-
     states = await scene.at_the_start(LATE)
     target = scene.commit()
-    await scene.log.endpoint.serve("blob", silence)
+    await scene.log.endpoint.serve("blob", never)
     monkeypatch.setattr(timeouts, "FETCH_S", 0.3)
     started_s = asyncio.get_running_loop().time()
     with pytest.raises(Unreachable, match=r"not within 0\.3 s"):

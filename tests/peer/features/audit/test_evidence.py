@@ -1,6 +1,5 @@
 """What audits may ask of a peer's work: kept while it may be asked for, brought when it is, and gone when it is not."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from manta_swarm.protocol.signing import Identity, PublicKey
 from manta_swarm.protocol.verdicts import AuditRules
 from tests.memory_log import MICROBATCH, PEERS, SMALL_EXCHANGE, until
 from tests.peer.cohort.test_cohort_rounds import TOKEN, met, num_claims, until_together
+from tests.peer.contexts import never
 from tests.peer.features.gateway.test_gateway_rounds import LIGHTS, _contribute, _service, _wait_with_microbatches, _word
 from tests.peer.scene import Member, Scene, scene_in
 
@@ -252,10 +252,6 @@ async def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_las
 async def test_who_leaves_is_not_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
     monkeypatch.setattr(timeouts, "BROUGHT_S", (0.2, 0.2))
     monkeypatch.setattr(timeouts, "LAST_ROUND_S", 0.1)
-
-    async def never(_caller: PublicKey, _request: bytes) -> bytes:
-        await asyncio.Event().wait()
-        return b""
 
     async with scene_in(tmp_path, exchange=THIN, audits=(RULES,)) as scene:
         member = scene.join(0)
