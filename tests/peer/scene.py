@@ -190,9 +190,13 @@ class Scene:
         return member
 
     async def rounds(self, count: int, contributions: int = 1, *followers: Member) -> None:
-        """Commit so many rounds, each once it has so many contributions, and ``followers`` hold the state of the one before."""
+        """Commit so many rounds, each once it has so many contributions, and ``followers`` hold the state of the one before.
+
+        Who learns of the run's last commit before the answer to its hand-in would say that its work is lost: followers have it by then.
+        """
         for _ in range(count):
             await self.log.wait_for(contributions)
+            await until(lambda: all(member.stage is not PeerStage.SIGNED for member in followers))
             self.log.commit()
             for member in followers:
                 await member.reaches(self.log.ledger.round)

@@ -32,18 +32,10 @@ def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
     return [(header.contribution.open(), header.claims[0].open()) for header in headers]
 
 
-async def rounds(scene: Scene, count: int, peers: int) -> None:
-    for _ in range(count):
-        await scene.log.wait_for(peers)
-        # Who learns of the run's last commit before the answer to its hand-in would say that its work is lost.
-        await until(lambda: all(member.loop.machine.stage is not PeerStage.SIGNED for member in scene.members))
-        scene.log.commit()
-
-
 async def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_path: Path) -> None:
     async with scene_in(tmp_path, num_rounds=3, exchange=THIN) as scene:
         members = [scene.join(0), scene.join(1)]
-        await rounds(scene, 3, 2)
+        await scene.rounds(3, 2, *members)
         for member in members:
             await member.ends()
             assert (member.status.samples_counted, member.status.samples_lost, member.status.rounds_counted) == (9 * MICROBATCH, 0, 3)
@@ -87,8 +79,7 @@ async def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_an
 
 async def test_a_claim_names_the_residual_that_the_listed_contribution_before_left_also_after_a_restart(scene: Scene) -> None:
     member = scene.join(0)
-    await rounds(scene, 1, 1)
-    await member.reaches(1)
+    await scene.rounds(1, 1, member)
     await scene.log.wait_for(1)
     await scene.end()  # as kill -9 does, with an inclusion promise for the second round
     again = scene.join(0)
@@ -104,8 +95,7 @@ async def test_a_claim_names_the_residual_that_the_listed_contribution_before_le
 
 
 async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(scene: Scene) -> None:
-    scene.join(0)
-    await rounds(scene, 1, 1)
+    await scene.rounds(1, 1, scene.join(0))
     await scene.log.wait_for(1)
     await scene.end()  # as kill -9 does, with an inclusion promise for the second round, which leaves another residual
     scene.log.commit()
@@ -120,8 +110,7 @@ async def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work
 
 async def test_what_is_not_listed_leaves_the_residual_as_it_was(scene: Scene) -> None:
     member, other = scene.join(0), scene.join(1)
-    await rounds(scene, 1, 2)
-    await member.reaches(1)
+    await scene.rounds(1, 2, member, other)
     await scene.log.wait_for(2)
     mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.key)
     scene.log.loses.add(mine)
@@ -136,8 +125,7 @@ async def test_what_is_not_listed_leaves_the_residual_as_it_was(scene: Scene) ->
 
 async def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(scene: Scene) -> None:
     slow, quick = await scene.held(0), scene.join(1)
-    await rounds(scene, 1, 1)
-    await quick.reaches(1)
+    await scene.rounds(1, 1, quick)
     slow.worker.may_go_on.set()
     await scene.rounds(1, 2, slow)
     assert [microbatch.step for microbatch in slow.worker.microbatches[:3]] == [0, 1, 2]

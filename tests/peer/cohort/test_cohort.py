@@ -38,24 +38,8 @@ from manta_swarm.protocol.signing import PublicKey, sha256
 from manta_swarm.runtime import tasks
 from manta_swarm.runtime.child import Child
 from tests.network.virtual_time import now
-from tests.peer.cohorts import (
-    COUNT,
-    LEFT_MS,
-    MICROBATCH_MS,
-    OPERATOR,
-    PEERS,
-    RUN,
-    TOKEN,
-    Band,
-    CohortPeer,
-    all_of,
-    band_with,
-    base_of,
-    context_in,
-    inclusion_promise_for,
-    so_far,
-    vector_of,
-)
+from tests.peer import cohorts
+from tests.peer.cohorts import COUNT, OPERATOR, PEERS, TOKEN, Band, CohortPeer, all_of, band_with, base_of, so_far, vector_of
 from tests.peer.contexts import never
 from tests.runtime.forked_child import forked_program
 
@@ -284,7 +268,7 @@ async def test_who_is_sent_on_to_a_stranger_or_in_circles_is_alone(band: Band, p
 
 
 async def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own(stepped_band: Band) -> None:
-    """Where cohorts may change, peers may see them differently for a moment: the second one believes that the first is of its own."""
+    """Where joined may change, peers may see them differently for a moment: the second one believes that the first is of its own."""
     peers = await stepped_band.gather_round(4)
     first, second, third, fourth = peers
     everybody = frozenset(peer.key for peer in peers)
@@ -379,7 +363,7 @@ async def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more(stepped
     """A commit came in the meantime, and the next place was found first."""
     peers = await stepped_band.gather_round(3)
     peers[0].die()
-    slow = asyncio.create_task(peers[2].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
+    slow = asyncio.create_task(peers[2].cohort.convene(base_of(0), cohorts.MICROBATCH_MS, cohorts.LEFT_MS))
     await asyncio.sleep(0)
     await all_of(peers[1].convene(2), peers[2].convene(2))
     assert (await slow).is_alone
@@ -389,7 +373,7 @@ async def test_a_place_that_is_looked_for_too_long_is_not_taken_any_more(stepped
 async def test_who_stopped_looking_for_a_place_says_so_at_once(band: Band) -> None:
     peers = await band.gather_round(3)
     await peers[0].endpoint.serve(messages.JOIN, never)
-    looking = asyncio.create_task(peers[1].cohort.convene(base_of(0), MICROBATCH_MS, LEFT_MS))
+    looking = asyncio.create_task(peers[1].cohort.convene(base_of(0), cohorts.MICROBATCH_MS, cohorts.LEFT_MS))
     await asyncio.sleep(0.1)
     looking.cancel()
     await asyncio.sleep(0)
@@ -733,18 +717,18 @@ def other_words(peers: list[CohortPeer], accepted: Accepted) -> dict[str, Accept
 
     def contribution(signer: CohortPeer = peers[0], **changes: Any) -> Accepted:
         signed = Signed.sign(replace(opened, **changes), signer.identity)
-        return replace(accepted, contribution=signed, inclusion_promise=inclusion_promise_for(signed))
+        return replace(accepted, contribution=signed, inclusion_promise=cohorts.inclusion_promise_for(signed))
 
     own = peers[1].claim().digest
     return {
         "an inclusion promise that it signed itself": replace(
-            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, peers[0].identity)
+            accepted, inclusion_promise=cohorts.inclusion_promise_for(accepted.contribution, peers[0].identity)
         ),
         "an inclusion promise for something else": replace(
-            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, contribution=sha256(b"other"))
+            accepted, inclusion_promise=cohorts.inclusion_promise_for(accepted.contribution, contribution=sha256(b"other"))
         ),
         "an inclusion promise of another run": replace(
-            accepted, inclusion_promise=inclusion_promise_for(accepted.contribution, run=sha256(b"other"))
+            accepted, inclusion_promise=cohorts.inclusion_promise_for(accepted.contribution, run=sha256(b"other"))
         ),
         "a contribution of another's": contribution(peers[2], founder=peers[2].key),
         "a contribution of another base": contribution(base=sha256(b"other")),
@@ -913,20 +897,20 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
 
     async def work(*nodes: Node) -> None:
         manifest = Band(local_steps=2).manifest
-        cohorts = []
+        joined = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
-            neighbours = Neighbours(node, RUN)
+            neighbours = Neighbours(node, cohorts.RUN)
             membership = Membership(Choice.LABEL, "here", TOKEN)
-            cohort = Cohort(context_in(node, identity, manifest), membership, neighbours, links=Links(node, RUN, ways=way))
+            cohort = Cohort(cohorts.context_in(node, identity, manifest), membership, neighbours, links=Links(node, cohorts.RUN, ways=way))
             await cohort.start()
-            cohorts.append(cohort)
+            joined.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
             await neighbours.look()
             await cohort.meet()
-        assert all(len(cohort.cohort_peers()) == 2 for cohort in cohorts)
+        assert all(len(cohort.cohort_peers()) == 2 for cohort in joined)
         used = LIBP2P if not way else UNIX if UNIX in way and sys.platform == "linux" else TLS
-        await until(lambda: all(set(cohort.ways().values()) == {used} for cohort in cohorts))
-        cohort_sessions: list[CohortSession] = await all_of(*(cohort.convene(base_of(0), 1, LEFT_MS) for cohort in cohorts))
+        await until(lambda: all(set(cohort.ways().values()) == {used} for cohort in joined))
+        cohort_sessions: list[CohortSession] = await all_of(*(cohort.convene(base_of(0), 1, cohorts.LEFT_MS) for cohort in joined))
         assert sum(cohort_session.is_founder for cohort_session in cohort_sessions) == 1
         vectors = [vector_of(number, 0, 700_000) for number in range(3)]
         claims = [
@@ -941,7 +925,7 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         )
         order = sorted(range(3), key=lambda number: nodes[number].key)
         assert same(*means, near_mean([vectors[number] for number in order], [16] * 3))
-        for cohort in cohorts:
+        for cohort in joined:
             await cohort.close()
 
     with_nodes(tmp_path, 3, work)
@@ -956,9 +940,9 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
     from tests.network.processes import are_gone
 
     async def killed_in_the_second_step(node: Node, founder: Child) -> "list[psutil.Process]":
-        neighbours = Neighbours(node, RUN)
-        context = context_in(node, PEERS[1], Band(local_steps=3).manifest)
-        cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN))
+        neighbours = Neighbours(node, cohorts.RUN)
+        context = cohorts.context_in(node, PEERS[1], Band(local_steps=3).manifest)
+        cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, cohorts.RUN))
         await cohort.start()
         while cohort.ways().get(PEERS[0].public_key) != UNIX:
             await neighbours.announce(cohort="here", round_=0)

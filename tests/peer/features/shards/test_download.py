@@ -37,7 +37,7 @@ class Swarm:
     """The operator's node has all of a set; ``download`` brings it to a folder."""
 
     def __init__(self, tmp_path: Path, *, side: int = 40, shard_bytes: int = 20_000) -> None:
-        for number in range(40):
+        for number in range(24):
             write_picture(tmp_path / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(side, side, 3, seed=number))
         shard_images(tmp_path / "own", tmp_path / "noise", lambda _done, _total: None, shard_bytes=shard_bytes)
         self.dataset: Dataset = load_dataset("shards-noise", tmp_path)

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -231,24 +230,6 @@ async def test_a_site_that_lies_ends_the_microbatch_with_a_reason_and_the_next_o
     assert result.loss == pytest.approx(pooled(microbatch_of(LEFT_KEY, 0)).loss, rel=1e-5)
 
 
-class Stuck(SiteWorker):
-    """A worker that gives nothing until it may."""
-
-    def train_site(self, microbatch: Microbatch, link: SiteLink, *, is_own: bool) -> MicrobatchResult | None:
-        time.sleep(0.5)
-        return super().train_site(microbatch, link, is_own=is_own)
-
-
-async def test_a_site_that_is_late_ends_the_microbatch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
-
-    await pair.both_present()
-    pair.pool[RIGHT]._worker.__class__ = Stuck
-    with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
-        await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
-    await pair.says(LEFT, "without the other site")
-
-
 class Held(SiteWorker):
     """A worker that begins nothing until it may."""
 
@@ -258,6 +239,18 @@ class Held(SiteWorker):
 
 
 MAY_BEGIN = threading.Event()
+
+
+async def test_a_site_that_is_late_ends_the_microbatch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "VIEWS_EXCHANGE_S", 0.1)
+    MAY_BEGIN.clear()
+
+    await pair.both_present()
+    pair.pool[RIGHT]._worker.__class__ = Held
+    with pytest.raises(WorkerLost, match=r"within 0\.1 s|nothing for 0\.1 s"):
+        await pair.pool[LEFT].train(0, microbatch_of(LEFT_KEY, 0))
+    await pair.says(LEFT, "without the other site")
+    MAY_BEGIN.set()
 
 
 @pytest.mark.parametrize(("asks", "key"), [(LEFT, LEFT_KEY), (RIGHT, RIGHT_KEY)], ids=[LEFT, RIGHT])
