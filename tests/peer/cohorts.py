@@ -232,11 +232,15 @@ class Band:
         self.cohort_peers.append(cohort_peer)
         return cohort_peer
 
+    async def meet(self) -> None:
+        """Let all meet, one after the other."""
+        for cohort_peer in self.cohort_peers:
+            await cohort_peer.meet()
+
     async def gather_round(self, count: int) -> list[CohortPeer]:
         """Let so many peers join and meet; a smaller number means a smaller key, so the first one is the founder."""
         cohort_peers = [await self.join(number) for number in range(count)]
-        for cohort_peer in cohort_peers:
-            await cohort_peer.meet()
+        await self.meet()
         await asyncio.sleep(0)
         assert all(len(cohort_peer.cohort.cohort_peers()) == count - 1 for cohort_peer in cohort_peers)
         return cohort_peers

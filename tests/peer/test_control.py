@@ -16,6 +16,7 @@ from manta_swarm.peer.control import LEAVE, LIMITS, PAUSE, RESUME, STATUS, STOP,
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.protocol.errors import UserError
+from manta_swarm.runtime import control
 from manta_swarm.runtime.control import ControlSocket
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer, live_status_in
@@ -150,7 +151,11 @@ async def test_what_is_no_word_changes_nothing(tmp_path: Path, word: bytes) -> N
         assert (peer.told, peer.why, peer.limits) == ([], {}, Limits())
 
 
-def test_who_waits_for_an_answer_as_the_program_ends_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_waits_for_an_answer_as_the_program_ends_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(control, "_LAST_ANSWERS_S", 0.05)
+
     async def whole() -> None:
         asked = asyncio.Event()
 

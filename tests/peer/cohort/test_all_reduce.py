@@ -86,8 +86,7 @@ async def test_a_small_vector_is_the_founder_s_alone_to_add(band: Band, plans: l
 async def test_where_strangers_are_audited_the_founder_adds_alone(name: str, is_audited: bool, is_shared: bool, plans: list[Plan]) -> None:
     async with band_with(local_steps=STEPS, is_audited=is_audited) as band:
         peers = [await band.join(number, name=name) for number in range(3)]
-        for peer in peers:
-            await peer.meet()
+        await band.meet()
         await all_of(*(peer.convene() for peer in peers))
         await all_average(peers)
         assert [len(plan.owners) for plan in plans] == [3 if is_shared else 1]
@@ -114,8 +113,7 @@ async def test_an_owner_that_sends_no_sums_is_done_without_and_is_none_for_some_
     await all_average(peers)
     assert [peer.is_alone for peer in peers] == [False] * 3
     for round_ in range(2, SILENT_ROUNDS + 4):
-        for peer in peers:
-            await peer.meet()
+        await band.meet()
         await all_of(*(peer.convene(round_) for peer in peers))
         await all_average(peers)
     by_round = [sorted(peer.number for peer in peers if peer.key in plan.owners) for plan in plans]

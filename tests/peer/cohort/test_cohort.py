@@ -101,8 +101,7 @@ async def test_cohort_peers_take_their_places_under_the_smallest_key(stepped_ban
 async def test_who_has_no_token_or_another_one_or_another_cohort_is_alone(band: Band, settings: dict[str, Any]) -> None:
     peers = [await band.join(0), await band.join(1, **settings), await band.join(2)]
     for _ in range(2):
-        for peer in peers:
-            await peer.meet()
+        await band.meet()
     await all_of(*(peer.convene() for peer in peers))
     assert peers[0].members == (peers[0].key, peers[2].key)
     assert peers[1].is_alone
@@ -183,8 +182,7 @@ async def test_who_was_absent_once_is_not_waited_for_for_a_while_but_is_welcome(
     peers = await stepped_band.gather_round(3)
     times = []
     for round_ in range(1, SILENT_ROUNDS + 3):
-        for peer in peers:
-            await peer.meet()
+        await stepped_band.meet()
         began = now()
         await all_of(peers[0].convene(round_), peers[1].convene(round_))
         await all_of(peers[0].average(0, after_s=0.0), peers[1].average(0, after_s=0.0))
@@ -321,8 +319,7 @@ async def test_two_who_do_not_know_each_other_both_found_and_nobody_is_hurt(step
     first, second = (peers[0].key, peers[1].key)
     stepped_band.network.lost = lambda sender, receiver, _: {sender, receiver} == {first, second}
     for _ in range(2):
-        for peer in peers:
-            await peer.meet()
+        await stepped_band.meet()
     await all_of(*(peer.convene() for peer in peers))
     assert [peer.founder for peer in peers] == [first, second, first, first]
     assert peers[1].is_alone  # those whom it expected asked the other one
@@ -801,8 +798,7 @@ async def test_rounds_leave_no_files_open() -> None:
         peers = await band.gather_round(3)
         counts = []
         for round_ in range(1, 13):
-            for peer in peers:
-                await peer.meet()
+            await band.meet()
             await all_of(*(peer.convene(round_) for peer in peers))
             await all_of(*(peer.average(0, after_s=0.0) for peer in peers))
             handing = (peer.hand_over(round_=round_) for peer in peers[1:])

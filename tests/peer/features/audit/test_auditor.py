@@ -48,13 +48,13 @@ class Played:
     header: Header
     peers: tuple[Peer, Peer]
 
-    async def enter(self) -> "Played":
-        """Have a round with the contribution, and the one after it."""
+    async def enter(self, *, brings: bool = False) -> "Played":
+        """Have a round with the contribution, and the one after it; its peers may bring what is wanted."""
         round_ = self.scene.turn(self.header)
         self.scene.turn()
         for peer in self.peers:
             await peer.bringing.listed(round_, self.header.contribution.digest, peer.base)
-        return self
+        return await self.bring() if brings else self
 
     async def bring(self) -> "Played":
         """Let its peers bring what is wanted now."""
@@ -108,7 +108,7 @@ async def entered(tmp_path: Path) -> AsyncIterator[Played]:
 @asynccontextmanager
 async def brought(tmp_path: Path) -> AsyncIterator[Played]:
     """Have the contribution in a round, with all brought that is asked for at first."""
-    yield await (await (await played_in(tmp_path)).enter()).bring()  # noqa: PT022 - entered by ``tests/conftest.py``
+    yield await (await played_in(tmp_path)).enter(brings=True)  # noqa: PT022 - entered by ``tests/conftest.py``
 
 
 async def audit(auditor: Auditor) -> None:
@@ -185,8 +185,7 @@ async def test_a_step_that_does_not_fit_after_one_whose_vectors_lack_is_asked_fo
 
 async def test_another_named_auditor_knows_how_long_own_vectors_have_been_asked_for(tmp_path: Path) -> None:
     played = await played_in(tmp_path, operators=3, auditors=3)
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     played.forget(played.peers[1], " mean 0", " mean 1")
     first, _ = played.scene.auditor(played.drawn, needs(1), found(GOOD, DEMOTED))
     await audit(first)
@@ -264,8 +263,7 @@ async def test_before_anything_is_called_withheld_whoever_handed_it_in_is_asked(
 
 async def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> None:
     played = await played_in(tmp_path, max_bytes=VECTOR_BYTES - 1)
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
     for _ in range(KEPT_ROUNDS + 2):
         played.scene.turn()
@@ -370,8 +368,7 @@ async def test_whoever_may_not_audit_is_told_so_once_and_when_it_may(tmp_path: P
 async def of_volunteer(played: Played, volunteer: Auditor, auditor: Auditor) -> None:
     """Have a contribution brought and left to a volunteer, and both do what waits for them."""
     await audit(volunteer)  # it is there
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     await audit(auditor)  # hands it out
     await audit(volunteer)
     await audit(auditor)
@@ -392,8 +389,7 @@ async def test_a_volunteer_that_says_yes_to_all_is_found_out_and_never_believed_
     volunteer, _ = played.scene.auditor(V)  # says that all is good
     auditor, ours = named(played, found(GOOD, VOID), again_percent=100)
     await audit(volunteer)
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     await audit(auditor)  # it is handed out
     assert not ours.asked  # not before there is something that may turn out false
     await audit(volunteer)
@@ -438,8 +434,7 @@ async def test_what_is_taken_over_does_not_wait_for_what_is_computed(tmp_path: P
     volunteer, _ = played.scene.auditor(V)
     auditor, ours = named(played, again_percent=0)
     await audit(volunteer)
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     await auditor.assignments()  # it is handed out
     await audit(volunteer)
     (found_good,) = await auditor.assignments()
@@ -465,8 +460,7 @@ def test_what_a_named_auditor_computes_again_is_its_secret_and_a_part_of_all(tmp
 async def test_of_several_operators_a_liar_alone_takes_nothing(tmp_path: Path) -> None:
     played = await played_in(tmp_path, operators=4, auditors=4)
     scene = played.scene
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     liar = next(each for each in AUDITORS if each is not played.drawn)
     lying, _ = scene.auditor(liar, found(VOID, VOID))
     await audit(lying)
@@ -480,8 +474,7 @@ async def test_of_several_operators_a_liar_alone_takes_nothing(tmp_path: Path) -
 async def test_a_named_auditor_gets_what_was_brought_to_another_operator(tmp_path: Path) -> None:
     played = await played_in(tmp_path, operators=4, auditors=4)
     scene = played.scene
-    await played.enter()
-    await played.bring()
+    await played.enter(brings=True)
     holders = [operator for operator in OPERATORS if scene.brought[operator.public_key].num_bytes]
     assert 0 < len(holders) < 4
     away = next(operator for operator in OPERATORS if operator not in holders)
