@@ -216,7 +216,7 @@ class Session:
             keeping.cancel()
         return done - {keeping}
 
-    # Where it stands (``aggregator.monitor.observers.Scene``).
+    # Where it stands (``aggregator.monitor.observers.ObservedAggregator``).
 
     @property
     def status(self) -> AggregatorStatus:

@@ -108,7 +108,7 @@ class AuditCounts(_Part):
     volunteers: int  # who audit
 
 
-class Handed(_Part):
+class HandedContribution(_Part):
     """A contribution that has a place in the open round or the next."""
 
     round: int
@@ -125,11 +125,11 @@ class OpenRound(_Part):
     opened_at: int | None
     deadline_at: int | None  # milliseconds since 1970, as all that ends in _at
     expected: tuple[Key, ...]  # of the last table
-    handed: tuple[Handed, ...]
+    handed: tuple[HandedContribution, ...]
 
 
 @dataclass(slots=True)
-class Calls:
+class CallCounts:
     """Counts of the calls of one method since the start."""
 
     calls: int = 0
@@ -171,7 +171,7 @@ class AggregatorStatus(_Part):
     times: tuple[Times, ...] = ()  # of the newest rounds
     sent_bytes: int = 0  # of the whole node since its start
     received_bytes: int = 0
-    calls: Mapping[str, Calls] = {}
+    calls: Mapping[str, CallCounts] = {}
     heard: Mapping[Key, int] = {}  # when
     refused: Mapping[str, int] = {}  # by reason
     refused_of: Mapping[str, Mapping[str, int]] = {}  # by peer and reason, of those refused last

@@ -27,7 +27,7 @@ class Broken:
             self.told.set_result(error)
 
 
-class Worker:
+class WorkerThread:
     """Runs blocking work in a thread of its own, one piece after the other."""
 
     def __init__(self, name: str, broken: Broken | None = None) -> None:

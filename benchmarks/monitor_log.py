@@ -11,7 +11,7 @@ from manta_swarm.aggregator.commit.timeline import Times
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
 from manta_swarm.aggregator.settings.config import RunConfig
-from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
+from manta_swarm.aggregator.status import AggregatorStatus, CallCounts, HandedContribution, OpenRound, unix_ms
 from manta_swarm.automl.data.catalog import digits
 from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
 from manta_swarm.protocol.encoding import pack
@@ -84,12 +84,12 @@ class MadeUpRun:
                 opened_at=now - 500,
                 deadline_at=now + 500,
                 expected=keys[: self._claims],
-                handed=tuple(Handed(round=self.round + 1, keys=(key,), body="good") for key in keys[: self._claims // 2]),
+                handed=tuple(HandedContribution(round=self.round + 1, keys=(key,), body="good") for key in keys[: self._claims // 2]),
             ),
             times=tuple(self._times),
             sent_bytes=now,
             received_bytes=now,
-            calls={"body": Calls(calls=self.round, in_bytes=now, out_bytes=0)},
+            calls={"body": CallCounts(calls=self.round, in_bytes=now, out_bytes=0)},
             heard=dict.fromkeys(keys, now - 300),
         )
         replace_file(self._directory / STATUS, status.model_dump_json().encode())

@@ -15,7 +15,7 @@ from manta_swarm.runtime.console import FORMATS, PrintingConsole, set_up_logging
 from manta_swarm.runtime.signals import told_to_stop
 
 if TYPE_CHECKING:
-    from manta_swarm.aggregator.log.copies import Shown
+    from manta_swarm.aggregator.log.copies import VerifiedLog
     from manta_swarm.aggregator.log.verify import Verification
 
 _RUN = re.compile(r"[0-9a-f]{64}")
@@ -54,13 +54,13 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
             listen_address.listen()[0].close()
         check_directory(directory)
         with ending_at_ctrl_c():
-            from manta_swarm.aggregator.features.witness.program import Asked, be_witness
+            from manta_swarm.aggregator.features.witness.program import WitnessSettings, be_witness
 
         console = PrintingConsole()
 
         async def watch() -> None:
             async with told_to_stop() as stopped:
-                await be_witness(Asked(addresses, run, listen_address, keep_entries), directory, console=console, stopped=stopped)
+                await be_witness(WitnessSettings(addresses, run, listen_address, keep_entries), directory, console=console, stopped=stopped)
 
         try:
             with console:
@@ -115,16 +115,16 @@ def verify(directory: Path | None, url: str | None, run_id: str | None, keys: tu
 
 def _verify_from(url: str, folder: Path | None, run_id: str | None, keys: tuple[str, ...]) -> None:
     from manta_swarm.aggregator.log.copies import web_copy
-    from manta_swarm.aggregator.log.mirror import Known, open_mirror
+    from manta_swarm.aggregator.log.mirror import ExpectedRun, open_mirror
 
-    web, known = web_copy(url), Known.of(run_id, keys)
+    web, known = web_copy(url), ExpectedRun.of(run_id, keys)
     if web.is_open_to_others:
         click.echo("http:// without TLS: whoever is on the line can hold entries back from you, or show you another run", err=True)
     opened = open_mirror(web, known, folder)
     with ending_at_ctrl_c():
-        from manta_swarm.aggregator.log.copies import Check
+        from manta_swarm.aggregator.log.copies import LogCheck
 
-    check = Check(opened.mirror)
+    check = LogCheck(opened.mirror)
     _show_progress(check.entries(), check.head.size)
     found = check.shown()
     opened.finish()
@@ -148,7 +148,7 @@ def _show_progress(done: Iterable[int], total: int) -> None:
             progress.update(task, completed=count)
 
 
-def _say_shown(found: "Shown") -> None:
+def _say_shown(found: "VerifiedLog") -> None:
     from manta_swarm.protocol.signing import peer_name
 
     click.echo(f"run {found.run.hex()}")
@@ -167,7 +167,7 @@ def _say_operators(keys: Iterable[bytes]) -> None:
         click.echo(f"operator {key.hex()} {peer_name(key)}")
 
 
-def _say_credits(found: "Verification | Shown") -> None:
+def _say_credits(found: "Verification | VerifiedLog") -> None:
     from manta_swarm.aggregator.log.credits import earned_by_account, fault_in_words, settled_in_words, together
     from manta_swarm.protocol.signing import peer_name
 

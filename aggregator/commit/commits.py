@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.intake.intake import Handed, Intake
+from manta_swarm.aggregator.intake.intake import CheckedContribution, Intake
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.states.state_keeper import Next
-from manta_swarm.aggregator.worker import Worker
+from manta_swarm.aggregator.worker import WorkerThread
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.closing import Closing
 from manta_swarm.protocol.errors import StorageError
@@ -57,8 +57,8 @@ class Commits:
         self._settling = context.settling
         self._changed = changed
         self._writing = asyncio.Lock()  # entries are made for the log as it is, and written before others are
-        self._compute = Worker("rounds", context.broken)
-        self._saver = Worker("snapshots", context.broken)
+        self._compute = WorkerThread("rounds", context.broken)
+        self._saver = WorkerThread("snapshots", context.broken)
         self._saving: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
@@ -133,7 +133,7 @@ class Commits:
         self._compute.close()
         self._saver.close()
 
-    async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> Next:
+    async def _commit(self, handed: list[CheckedContribution], contributions: tuple[bytes, ...]) -> Next:
         self._timeline.closed()
         ledger = self._log.ledger
         round_ = ledger.round + 1
@@ -182,7 +182,7 @@ class Commits:
             open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
         )
 
-    def _put_on_blob_store(self, handed: list[Handed], after: Next) -> None:
+    def _put_on_blob_store(self, handed: list[CheckedContribution], after: Next) -> None:
         for one in handed:
             self._blob_store.put(one.blob, "body")
         self._blob_store.put(after.mean, "mean")

@@ -9,7 +9,7 @@ from typing import Protocol
 from manta_swarm.aggregator.intake.bodies import Bodies, StoredContribution
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.states.state_keeper import Next
-from manta_swarm.aggregator.worker import Worker
+from manta_swarm.aggregator.worker import WorkerThread
 from manta_swarm.network.blobs import Blob
 from manta_swarm.protocol.signed import Signed
 from manta_swarm.protocol.verdicts import Verdict
@@ -68,8 +68,8 @@ class LoneDecider:
         """Write to ``log``, and to ``bodies`` beside it: each has a thread of its own."""
         self._log = log
         self._bodies = bodies
-        self._leader = Worker("log")
-        self._disk = Worker("bodies")
+        self._leader = WorkerThread("log")
+        self._disk = WorkerThread("bodies")
 
     async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
         """See ``Decider``."""

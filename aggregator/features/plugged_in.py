@@ -7,7 +7,7 @@ from manta_swarm.aggregator.features.audits.audits import Audits
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.fronts import Fronts
 from manta_swarm.aggregator.features.operators.leadership import among_others
-from manta_swarm.aggregator.features.sidecars import Auditor, Gateway
+from manta_swarm.aggregator.features.sidecars import AuditorSidecar, GatewaySidecar
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.monitor.observers import MonitorBeside
@@ -29,11 +29,11 @@ def _audits(context: RunContext, asked: Start) -> Feature | None:
 
 
 def _auditor(context: RunContext, asked: Start) -> Feature | None:
-    return Auditor(context, asked.config.aggregator.audit_share, data_root=asked.data_root) if context.manifest.is_audited else None
+    return AuditorSidecar(context, asked.config.aggregator.audit_share, data_root=asked.data_root) if context.manifest.is_audited else None
 
 
 def _gateway(context: RunContext, asked: Start) -> Feature | None:
-    return None if asked.gateway is None else Gateway(context, asked.gateway, data_root=asked.data_root, threads=asked.threads)
+    return None if asked.gateway is None else GatewaySidecar(context, asked.gateway, data_root=asked.data_root, threads=asked.threads)
 
 
 def _fronts(context: RunContext, asked: Start) -> Feature | None:

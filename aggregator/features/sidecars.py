@@ -142,7 +142,7 @@ def _how_it_ended(child: Child) -> str:
     return child.ending if (child.returncode or 0) < 0 else f"{child.ending}: {child.last_lines(1)}"
 
 
-class Auditor(Sidecar):
+class AuditorSidecar(Sidecar):
     """The auditor of one operator: it audits until the run is settled. The log goes on if the auditor's settings cannot be used."""
 
     def __init__(self, context: RunContext, share: float, *, data_root: Path | None) -> None:
@@ -167,7 +167,7 @@ class Auditor(Sidecar):
             await self.end()
 
 
-class Gateway(Sidecar):
+class GatewaySidecar(Sidecar):
     """The gateway that one operator runs as a sidecar."""
 
     def __init__(self, context: RunContext, listen_address: ListenAddress, *, data_root: Path | None, threads: int | None) -> None:

@@ -42,7 +42,7 @@ logger = logging.getLogger("manta.intake")
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class CheckedContribution:
     """A contribution with its body, checked."""
 
     header: Header
@@ -87,7 +87,7 @@ class Intake:
         self._num_weights = num_weights = context.num_weights
         self._broken = context.broken
         self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * context.manifest.exchange.max_rows)
-        self._handed: dict[bytes, Handed] = {}
+        self._handed: dict[bytes, CheckedContribution] = {}
         self._synced: dict[bytes, asyncio.Future[None]] = {}  # by contribution, from the arrival of its body on
         self._batch = _Batch()
         self._syncing: asyncio.Task[None] | None = None
@@ -154,7 +154,7 @@ class Intake:
             self._closing.restore(listed.founder, listed.by_key, listed.round, digest, round, self._now())
         self._let_go_superseded()
 
-    def handed(self, contribution: bytes) -> Handed:
+    def handed(self, contribution: bytes) -> CheckedContribution:
         """Return a contribution that is good."""
         return self._handed[contribution]
 
@@ -337,7 +337,7 @@ class Intake:
             self._syncing = self._begin(self._sync())
         await asyncio.shield(batch.stored)
 
-    def _checked(self, header: Header, root: bytes, data: bytes) -> Handed:
+    def _checked(self, header: Header, root: bytes, data: bytes) -> CheckedContribution:
         """Return a contribution whose body is what its header says.
 
         Raises:
@@ -350,7 +350,7 @@ class Intake:
             raise EncodingError("the body does not have the root that its header names")
         entry = entry_of(header)
         self._context.ledger.verified.entry(entry)  # read here, beside the writing path: that finds it read
-        return Handed(header, entry, blob, parse(self._codec, data, self._num_weights))
+        return CheckedContribution(header, entry, blob, parse(self._codec, data, self._num_weights))
 
     async def _sync(self) -> None:
         """Store all that waits, until nothing does: one sync covers everything that came during the one before.

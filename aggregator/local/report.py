@@ -27,7 +27,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Limits(_Part):
+class QualityLimits(_Part):
     """The quality that the largest and the smallest subnet have to reach; None sets no limit."""
 
     min_largest: float | None = None  # percent
@@ -90,7 +90,7 @@ class LedgerReport(_Part):
     detail: str
 
 
-class Check(_Part):
+class ReportCheck(_Part):
     """One thing that has to hold for the run to have succeeded."""
 
     name: str
@@ -102,7 +102,7 @@ class Report(_Part):
     """A local swarm's outcome; ``report.json``. Accuracies are from 0 to 1, limits and aims of them in percent; errors in pixels."""
 
     succeeded: bool
-    checks: tuple[Check, ...]
+    checks: tuple[ReportCheck, ...]
     run: str
     name: str
     task: str
@@ -126,7 +126,7 @@ class Report(_Part):
     own_quality: OwnQuality | None  # by the peers' own word
     aim_largest: float | None
     aim_smallest: float | None
-    limits: Limits
+    limits: QualityLimits
     ledger: LedgerReport
     peers: tuple[PeerReport, ...]
     wall_time_s: float
@@ -140,7 +140,7 @@ def make_report(
     *,
     run: RunConfig,
     cohorts: int,
-    limits: Limits,
+    limits: QualityLimits,
     wall_time_s: float,
     directory: Path,
 ) -> Report:
@@ -149,7 +149,7 @@ def make_report(
         _check_rounds(status),
         _check_peers(peers),
         _check_states(status, peers),
-        Check(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
+        ReportCheck(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
         _check_inclusion_promises(peers),
         *_check_quality("largest", limits, limits.min_largest, status.quality, status.quality.largest if status.quality else None),
         *_check_quality("smallest", limits, limits.min_smallest, status.quality, status.quality.smallest if status.quality else None),
@@ -189,45 +189,47 @@ def make_report(
     )
 
 
-def _check_rounds(status: AggregatorStatus) -> Check:
+def _check_rounds(status: AggregatorStatus) -> ReportCheck:
     detail = f"{status.round} of {status.num_rounds}"
-    return Check(name="every round is committed", passed=status.round == status.num_rounds and status.finished, detail=detail)
+    return ReportCheck(name="every round is committed", passed=status.round == status.num_rounds and status.finished, detail=detail)
 
 
-def _check_peers(peers: tuple[PeerReport, ...]) -> Check:
+def _check_peers(peers: tuple[PeerReport, ...]) -> ReportCheck:
     fates = Counter(peer.fate for peer in peers)
     passed = fates[PeerFate.FINISHED] > 0 and not fates[PeerFate.LATE] and not fates[PeerFate.FAILED]
     detail = ", ".join(f"{count} {fate.value}" for fate, count in fates.items())
-    return Check(name="peers ran to the end", passed=passed, detail=detail)
+    return ReportCheck(name="peers ran to the end", passed=passed, detail=detail)
 
 
-def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Check:
+def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> ReportCheck:
     ended = [peer for peer in peers if peer.fate is PeerFate.FINISHED]
     others = [peer.name for peer in ended if peer.state != status.state]
     detail = f"another state at {', '.join(others)}" if others else f"{len(ended)} peers and the log: {status.state[:16]}"
-    return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
+    return ReportCheck(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
 
 
-def _check_inclusion_promises(peers: tuple[PeerReport, ...]) -> Check:
+def _check_inclusion_promises(peers: tuple[PeerReport, ...]) -> ReportCheck:
     broken = sum(peer.promises_broken for peer in peers)
-    return Check(name="every inclusion promise was kept", passed=not broken, detail=f"{broken} were not" if broken else "all of them")
+    return ReportCheck(name="every inclusion promise was kept", passed=not broken, detail=f"{broken} were not" if broken else "all of them")
 
 
-def _check_quality(which: str, limits: Limits, minimum: float | None, quality: Quality | None, value: float | None) -> tuple[Check, ...]:
+def _check_quality(
+    which: str, limits: QualityLimits, minimum: float | None, quality: Quality | None, value: float | None
+) -> tuple[ReportCheck, ...]:
     """Return the checks of one subnet; ``value`` is its figure in ``quality``. What was not evaluated has reached nothing."""
     found = "not evaluated" if quality is None or value is None else shown(quality.metric, value)
     checks = []
     if minimum is not None:
         passed = value is not None and 100 * value >= minimum
-        checks.append(Check(name=f"the {which} subnet reaches {minimum:g} %", passed=passed, detail=found))
+        checks.append(ReportCheck(name=f"the {which} subnet reaches {minimum:g} %", passed=passed, detail=found))
     if limits.max_epe is not None:
         passed = value is not None and value <= limits.max_epe
-        checks.append(Check(name=f"the {which} subnet errs by {limits.max_epe:g} px at most", passed=passed, detail=found))
+        checks.append(ReportCheck(name=f"the {which} subnet errs by {limits.max_epe:g} px at most", passed=passed, detail=found))
     if limits.beats_constant:
         constant = quality.baseline if quality is not None else None
         passed = value is not None and constant is not None and value < constant
         against = "" if constant is None else f", a constant {shown('epe', constant)}"
-        checks.append(Check(name=f"the {which} subnet beats a constant disparity", passed=passed, detail=f"{found}{against}"))
+        checks.append(ReportCheck(name=f"the {which} subnet beats a constant disparity", passed=passed, detail=f"{found}{against}"))
     return tuple(checks)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manta_swarm.aggregator.local import MAX_PEERS
-from manta_swarm.aggregator.local.report import Limits
+from manta_swarm.aggregator.local.report import QualityLimits
 from manta_swarm.aggregator.monitor.settings import MonitorSection, check_address
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.automl.data.names import BUNDLED, check_name
@@ -54,7 +54,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SwarmSettings:
     """The checked settings of a local swarm."""
 
     peers: int
@@ -62,7 +62,7 @@ class Settings:
     run: RunConfig
     data_root: Path | None
     directory: Path
-    limits: Limits
+    limits: QualityLimits
     private: tuple[Path, ...] = ()  # each peer's own data, where they are private
     by_affinity: bool = False  # peers have no labels and find each other
     workers: int | None = None  # processes of a peer on the CPU; None: its own
@@ -75,7 +75,7 @@ class Settings:
         return f"cohort-{index * self.cohorts // self.peers}"
 
 
-def make_settings(options: Options) -> Settings:
+def make_settings(options: Options) -> SwarmSettings:
     """Return the settings, the directory made.
 
     Raises:
@@ -106,7 +106,7 @@ def make_settings(options: Options) -> Settings:
     run.check()
     monitor = _of_monitor(options)
     directory = _make_directory(options.directory)
-    return Settings(peers, cohorts, run, root, directory, limits, private, options.affinity, options.workers, monitor)
+    return SwarmSettings(peers, cohorts, run, root, directory, limits, private, options.affinity, options.workers, monitor)
 
 
 def _of_monitor(options: Options) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _find_data(options: Options, root: Path | None) -> tuple[str, str]:
     return said, options.data
 
 
-def _make_limits(options: Options, task: str, dataset: str) -> Limits:
+def _make_limits(options: Options, task: str, dataset: str) -> QualityLimits:
     for name, percent in (("largest", options.min_largest), ("smallest", options.min_smallest)):
         if percent is not None and not 0 <= percent <= 100:
             raise UserError(f"--min-{name} takes percent, from 0 to 100, not {percent:g}")
@@ -175,12 +175,12 @@ def _make_limits(options: Options, task: str, dataset: str) -> Limits:
     if task == "stereo":
         if options.min_largest is not None or options.min_smallest is not None:
             raise UserError("--min-largest and --min-smallest are accuracies, of classification; for stereo give --max-epe")
-        return Limits(max_epe=options.max_epe, beats_constant=is_full)
+        return QualityLimits(max_epe=options.max_epe, beats_constant=is_full)
     if options.max_epe is not None:
         raise UserError("--max-epe is an error in pixels, of stereo; for classification give --min-largest and --min-smallest")
     minima = _MINIMA.get(dataset) if is_full and options.private is None else None
     largest, smallest = minima or (None, None)
-    return Limits(
+    return QualityLimits(
         min_largest=largest if options.min_largest is None else options.min_largest,
         min_smallest=smallest if options.min_smallest is None else options.min_smallest,
     )

@@ -15,7 +15,7 @@ from rich import progress
 from rich.console import Console
 
 from manta_swarm.aggregator.local.report import LedgerReport, PeerFate, PeerReport, Report, fate, make_report
-from manta_swarm.aggregator.local.settings import Settings
+from manta_swarm.aggregator.local.settings import SwarmSettings
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.monitor.settings import address_to_show
 from manta_swarm.aggregator.settings.config import write_run_file
@@ -36,7 +36,7 @@ _END_S = 60.0  # between the run's end and that of its peers
 _VERIFY_S = 300.0
 
 
-class Progress:
+class SwarmProgress:
     """Shows rounds, loss and peers until it is left."""
 
     def __init__(self, console: Console, num_rounds: int) -> None:
@@ -57,7 +57,7 @@ class Progress:
         )
         self._task = self._bar.add_task("", total=num_rounds, what="the peers are starting")
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "SwarmProgress":
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -92,7 +92,7 @@ class Stopped(MantaError):
 class LocalSwarm:
     """Starts, watches and ends one aggregator and some peers on this computer."""
 
-    def __init__(self, settings: Settings, console: Console, told: Told) -> None:
+    def __init__(self, settings: SwarmSettings, console: Console, told: Told) -> None:
         """Prepare; ``told`` grows by each signal that arrives."""
         self._settings = settings
         self._console = console
@@ -117,7 +117,7 @@ class LocalSwarm:
         try:
             status = self._start_aggregator()
             self._start_peers(status)
-            with Progress(self._console, status.num_rounds) as progress:
+            with SwarmProgress(self._console, status.num_rounds) as progress:
                 self._watch(progress)
             self._wait_for_peers()
         finally:
@@ -209,7 +209,7 @@ class LocalSwarm:
     def _obituary(self, child: Child) -> str:
         return f"{child.name} {child.ending}; its last lines:\n{child.last_lines()}"
 
-    def _watch(self, progress: Progress) -> None:
+    def _watch(self, progress: SwarmProgress) -> None:
         """Look on until the run is finished, and all is paid."""
         seen, deadline_s, timeout_s = -1, 0.0, _STALL_S
         while True:

@@ -215,7 +215,7 @@ def _cannot(url: str, why: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VerifiedLog:
     """What a copy of a log shows; each check of it held."""
 
     run: bytes
@@ -234,7 +234,7 @@ class Shown:
         return self.reputation.credits()
 
 
-class Check:
+class LogCheck:
     """Checks one log as files: each entry after those before it, each tile, the signed tree head and what witnesses signed.
 
     Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
@@ -277,7 +277,7 @@ class Check:
                 self._tree.append(leaf_hash(entry))
             yield self._tree.size
 
-    def shown(self) -> Shown:
+    def shown(self) -> VerifiedLog:
         """Return what the log shows, once all of its entries hold.
 
         Raises:
@@ -290,7 +290,7 @@ class Check:
         for tile in tiles_of(self.head.size):
             if tile.level is not None and copy.read(tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
                 raise UserError(f"{copy.place}/{tile.path} is not what lies below it comes to")
-        return Shown(
+        return VerifiedLog(
             run=self._signed.run,
             operators=self._operators.signers(self._note).in_order,
             head=self.head,
@@ -303,15 +303,15 @@ class Check:
         )
 
 
-def verify(folder: Path, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> Shown:
-    """Return what an export in ``folder`` shows: see ``Check``.
+def verify(folder: Path, *, training_spec_of: TrainingSpecOf = ManifestTrainingSpec) -> VerifiedLog:
+    """Return what an export in ``folder`` shows: see ``LogCheck``.
 
     Raises:
         UserError: it is no export, or something in it does not hold; the message names the first file at fault.
         StorageError: it cannot be read.
     """
     check_exported(folder)
-    check = Check(FolderCopy(folder), training_spec_of=training_spec_of)
+    check = LogCheck(FolderCopy(folder), training_spec_of=training_spec_of)
     for _ in check.entries():
         pass
     return check.shown()

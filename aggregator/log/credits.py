@@ -20,7 +20,7 @@ _COLUMNS = ("account", "peer", "paid", "pending", "all_paid_with", "faults")
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class AccountCredit:
     """What was earned for an account, by one key or by several."""
 
     paid: int
@@ -37,7 +37,7 @@ class Earned:
         return self.paid + self.pending
 
 
-def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, Earned]]:
+def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, AccountCredit]]:
     """Return account -> key -> what it has earned for that: accounts and keys with most first.
 
     Also those keys are there that have nothing, but were found out.
@@ -50,9 +50,9 @@ def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, Earned]
                 pending.setdefault((key, accounts[key]), []).append((round_, amount))
     pairs = {pair for pair, amount in reputation.paid.items() if amount} | pending.keys()
     pairs |= {(key, reputation.payouts.get(key, key)) for key in reputation.faults}
-    found = dict[bytes, dict[bytes, Earned]]()
+    found = dict[bytes, dict[bytes, AccountCredit]]()
     for key, account in pairs:
-        found.setdefault(account, {})[key] = Earned(reputation.paid[key, account], tuple(pending.get((key, account), ())))
+        found.setdefault(account, {})[key] = AccountCredit(reputation.paid[key, account], tuple(pending.get((key, account), ())))
     of_accounts = {account: together(of_keys.values()).credit for account, of_keys in found.items()}
     return {
         account: dict(sorted(found[account].items(), key=lambda one: (-one[1].credit, one[0])))
@@ -60,14 +60,14 @@ def earned_by_account(reputation: Reputation) -> dict[bytes, dict[bytes, Earned]
     }
 
 
-def together(earned: Iterable[Earned]) -> Earned:
+def together(earned: Iterable[AccountCredit]) -> AccountCredit:
     """Return what several keys have earned for one account."""
     paid, rounds = 0, dict[int, int]()
     for one in earned:
         paid += one.paid
         for round_, amount in one.rounds:
             rounds[round_] = rounds.get(round_, 0) + amount
-    return Earned(paid, tuple(sorted(rounds.items())))
+    return AccountCredit(paid, tuple(sorted(rounds.items())))
 
 
 def fault_in_words(fault: Fault) -> str:
@@ -106,7 +106,7 @@ def as_lines(found: Verification) -> Iterator[str]:
             yield line if is_own else f"  {line}"
 
 
-def _parts(found: Verification, earned: Earned) -> str:
+def _parts(found: Verification, earned: AccountCredit) -> str:
     paid = f"paid {earned.paid}"
     return f"{paid}, pending {earned.pending} (all paid {_with(_all_paid_with(found, earned))})" if earned.rounds else paid
 
@@ -115,7 +115,7 @@ def _with(round_: int | None) -> str:
     return f"with the {SETTLEMENT}" if round_ is None else f"with round {round_}"
 
 
-def _all_paid_with(found: Verification, earned: Earned) -> int | None:
+def _all_paid_with(found: Verification, earned: AccountCredit) -> int | None:
     """Return the round with which the last of what is pending is paid; None: with the settlement."""
     return paid_with(found.reputation.rules, found.num_rounds, earned.rounds[-1][0])
 
@@ -160,7 +160,7 @@ def as_json(found: Verification) -> str:
     )
 
 
-def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, Earned]) -> dict[str, object]:
+def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, AccountCredit]) -> dict[str, object]:
     whole = together(of_keys.values())
     return {
         "account": peer_name(account),
@@ -171,7 +171,7 @@ def _plain_account(found: Verification, account: bytes, of_keys: Mapping[bytes, 
     }
 
 
-def _plain(found: Verification, key: bytes, earned: Earned) -> dict[str, object]:
+def _plain(found: Verification, key: bytes, earned: AccountCredit) -> dict[str, object]:
     """Return what a key has earned for an account; ``paid_with``: a round, or null for the settlement."""
     rules = found.reputation.rules
     return {

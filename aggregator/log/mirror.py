@@ -35,14 +35,14 @@ _ADDRESSES = "addresses"  # which run an address had: for whoever gives none
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ExpectedRun:
     """What a person knows of the run that a log has to be of."""
 
     run: str = ""  # the first digits of its id
     operators: tuple[PublicKey, ...] = ()
 
     @classmethod
-    def of(cls, run: str | None, keys: Sequence[str]) -> "Known":
+    def of(cls, run: str | None, keys: Sequence[str]) -> "ExpectedRun":
         """Return what they typed: a run's id or at least its first digits, and operators' keys, by name or in hexadecimal.
 
         Raises:
@@ -189,7 +189,7 @@ class Mirror(Subtrees):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenMirror:
     """A mirror that goes on from what its folder had; the folder is this process's until the lock is released."""
 
     mirror: Mirror
@@ -207,7 +207,7 @@ class Opened:
         self.lock.release()
 
 
-def open_mirror(web: WebCopy, known: Known, folder: Path | None) -> Opened:
+def open_mirror(web: WebCopy, known: ExpectedRun, folder: Path | None) -> OpenMirror:
     """Return the mirror of the log that a server shows, in ``folder``, or in one of the user's cache that is the run's.
 
     Raises:
@@ -239,7 +239,7 @@ def open_mirror(web: WebCopy, known: Known, folder: Path | None) -> Opened:
     except BaseException:
         lock.release()
         raise
-    return Opened(mirror, folder, before, lock)
+    return OpenMirror(mirror, folder, before, lock)
 
 
 def _check_history(mirror: Mirror, folder: Path, signed: SignedManifest, notes: tuple[str, str], before: TreeHead) -> None:
@@ -282,7 +282,7 @@ def _check_folder(folder: Path, signed: SignedManifest | None = None) -> None:
         raise UserError(f"{folder} has the log of another run: choose another --dir")
 
 
-def _cached(web: WebCopy, signed: SignedManifest, known: Known) -> Path:
+def _cached(web: WebCopy, signed: SignedManifest, known: ExpectedRun) -> Path:
     """Return the folder of the user's cache for a run, if the address had no other run before, or this one is asked for.
 
     Raises:

@@ -23,7 +23,7 @@ _KINDS: tuple[tuple[type[Histories | WrongGroup], int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class FileProof:
     """What a file proves by itself."""
 
     run: Digest
@@ -31,7 +31,7 @@ class Proven:
     what: str  # in one line
 
 
-def check_proof(path: Path, run: str | None = None) -> Proven:
+def check_proof(path: Path, run: str | None = None) -> FileProof:
     """Return what a file proves, perhaps about one run (its id) only.
 
     Raises:
@@ -69,7 +69,7 @@ def _opened(data: bytes) -> Histories | WrongGroup:
     raise EncodingError("it is damaged, or a file of another kind")
 
 
-def _checked(proof: Histories | WrongGroup) -> Proven:
+def _checked(proof: Histories | WrongGroup) -> FileProof:
     """Return what a proof shows.
 
     Raises:
@@ -80,14 +80,14 @@ def _checked(proof: Histories | WrongGroup) -> Proven:
     if isinstance(proof, WrongGroup):
         found = proof.check(_shape_of)
         what = f"of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
-        return Proven(run, found.operators, what)
+        return FileProof(run, found.operators, what)
     shown = proof.check()
     heads = f"it has signed heads of {shown.entries_held}, and of {shown.shown.size}"
     if shown.departure is Departure.ROLLED_BACK:
         raise NothingProven(f"{heads}: an honest log signs both, and which was shown last is not in the file")
     if shown.departure is Departure.UNPROVEN:
         raise NothingProven(f"{heads}: an honest log signs both, and whether the log went on from one to the other is not in the file")
-    return Proven(run, shown.operators, _forked(shown))
+    return FileProof(run, shown.operators, _forked(shown))
 
 
 def _forked(shown: Shown) -> str:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from manta_swarm.aggregator.commit.timeline import KEPT as KEPT_TIMES
-from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from manta_swarm.aggregator.monitor.asking import MOST, NotAnswered, RequestParameters, number_in_path
 from manta_swarm.aggregator.monitor.ledger_answers import MAX_ENTRIES
 from manta_swarm.aggregator.monitor.people import STATES, PeerRow
 from manta_swarm.aggregator.monitor.present import Present
@@ -62,7 +62,7 @@ class Answers:
 
     # The run, now, and curves.
 
-    async def run(self, asked: Asked) -> Json:
+    async def run(self, asked: RequestParameters) -> Json:
         """``/api/run``"""
         sight, manifest, settings = self._sight, self._sight.manifest, self._settings
         is_stereo = manifest.task == "stereo"
@@ -110,26 +110,26 @@ class Answers:
             },
         }
 
-    async def manifest(self, asked: Asked) -> Json:
+    async def manifest(self, asked: RequestParameters) -> Json:
         """``/api/manifest``"""
         signed = self._sight.signed
         return {"run": signed.run.hex(), "manifest": b64encode(signed.payload).decode(), "signature": signed.signature.hex()}
 
-    async def now(self, asked: Asked) -> Json:
+    async def now(self, asked: RequestParameters) -> Json:
         """``/api/now``"""
         return self._present.now(unix_ms())
 
-    async def traffic(self, asked: Asked) -> Json:
+    async def traffic(self, asked: RequestParameters) -> Json:
         """``/api/traffic``"""
         return self._present.traffic(unix_ms())
 
-    async def series(self, asked: Asked) -> Json:
+    async def series(self, asked: RequestParameters) -> Json:
         """``/api/series``"""
         first, last = self._span(asked)
         series = self._sight.view.rounds.series(first, last, asked.number("points", 2, MAX_POINTS, 400))
         return {"from": first, "to": last, **{name: getattr(series, name) for name in series.__slots__}}
 
-    async def quality(self, asked: Asked) -> Json:
+    async def quality(self, asked: RequestParameters) -> Json:
         """``/api/quality``"""
         first, last = _span(asked, 0)
         evaluations = self._sight.evaluations
@@ -151,7 +151,7 @@ class Answers:
             "final": shown_final(self._sight.status),
         }
 
-    async def fronts(self, asked: Asked) -> Json:
+    async def fronts(self, asked: RequestParameters) -> Json:
         """``/api/fronts``"""
         limit, cost = asked.number("limit", 1, MAX_FRONTS, 6), asked.choice("cost", COSTS, "macs")
         higher, fronts = self._metric == "accuracy", []
@@ -161,17 +161,17 @@ class Answers:
             fronts.append({"round": one.round, "points": [shown_point(*each) for each in points]})
         return {"metric": self._metric, "cost": cost, "fronts": [one for one in fronts if one["points"]]}
 
-    async def members_front(self, asked: Asked) -> Json:
+    async def members_front(self, asked: RequestParameters) -> Json:
         """``/api/members-front``"""
         return shown_members_front(self._sight.members_front.newest, self._metric)
 
-    async def pictures(self, asked: Asked) -> Json:
+    async def pictures(self, asked: RequestParameters) -> Json:
         """``/api/pictures``"""
         return self._sight.pictures.index.model_dump()
 
     # Peers.
 
-    async def peers(self, asked: Asked) -> Json:
+    async def peers(self, asked: RequestParameters) -> Json:
         """``/api/peers``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
         credits_ = self._sight.credits
@@ -190,7 +190,7 @@ class Answers:
         shown = [shown_peer(one, credits_.by_key.get(one.key, 0)) for one in found[offset : offset + limit]]
         return {"total": len(found), "offset": offset, "is_finished": self._sight.view.is_finished, "peers": shown}
 
-    async def peer(self, asked: Asked, text: str) -> Json:
+    async def peer(self, asked: RequestParameters, text: str) -> Json:
         """``/api/peers/{peer}``"""
         before, limit = asked.optional("before", 1, MOST), asked.number("limit", 1, 64, 20)
         one = self._the_peer(text)
@@ -209,7 +209,7 @@ class Answers:
             "trust": shown_trust(self._sight, one.key) if self._sight.manifest.is_audited else None,
         }
 
-    async def swarm(self, asked: Asked) -> Json:
+    async def swarm(self, asked: RequestParameters) -> Json:
         """``/api/swarm``"""
         everybody = list(self._present.people(unix_ms()).by_key.values())
         if len(everybody) > MAX_SWARM:
@@ -234,7 +234,7 @@ class Answers:
 
     # Rounds.
 
-    async def rounds(self, asked: Asked) -> Json:
+    async def rounds(self, asked: RequestParameters) -> Json:
         """``/api/rounds``"""
         rounds = self._sight.view.rounds
         before, limit = asked.number("before", 1, MOST, MOST), asked.number("limit", 1, MAX_ROUNDS, 50)
@@ -243,7 +243,7 @@ class Answers:
         shown = [shown_round(rounds.row(round_)) for round_ in range(last, first - 1, -1)]
         return {"rounds": shown, "more_before": first if first > 1 and shown else None}
 
-    async def round(self, asked: Asked, text: str) -> Json:
+    async def round(self, asked: RequestParameters, text: str) -> Json:
         """``/api/rounds/{round}``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_CONTRIBUTIONS, 50)
         round_ = number_in_path(text, "a round")
@@ -254,7 +254,7 @@ class Answers:
         timeline = next((one for one in self._timelines() if one["round"] == round_), None)
         return {**shown_table(self._sight.view, table, offset, limit), "timeline": timeline}
 
-    async def timeline(self, asked: Asked) -> Json:
+    async def timeline(self, asked: RequestParameters) -> Json:
         """``/api/timeline``"""
         return {"timelines": self._timelines()[: asked.number("limit", 1, KEPT_TIMES, 16)]}
 
@@ -280,12 +280,12 @@ class Answers:
     def _metric(self) -> str:
         return "epe" if self._sight.manifest.task == "stereo" else "accuracy"
 
-    def _span(self, asked: Asked) -> tuple[int, int]:
+    def _span(self, asked: RequestParameters) -> tuple[int, int]:
         first, last = _span(asked, 1)
         return first, max(min(last, self._sight.view.round), first - 1)
 
 
-def _span(asked: Asked, least: int) -> tuple[int, int]:
+def _span(asked: RequestParameters, least: int) -> tuple[int, int]:
     """Return the first and the last round that are asked for."""
     first, last = asked.number("from", least, MOST, least), asked.number("to", least, MOST, MOST)
     if first > last:

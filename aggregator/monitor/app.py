@@ -22,13 +22,13 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from manta_swarm.aggregator.monitor.answers import Answers
-from manta_swarm.aggregator.monitor.asking import Asked, NotAnswered
+from manta_swarm.aggregator.monitor.asking import NotAnswered, RequestParameters
 from manta_swarm.aggregator.monitor.ledger_answers import LedgerAnswers, public_file
 from manta_swarm.aggregator.monitor.metrics import MEDIA_TYPE, RunMetrics
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.shown import Json
 from manta_swarm.aggregator.monitor.sight import Sight
-from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.streams import EventStreams
 from manta_swarm.aggregator.monitor.trusted import TrustAnswers
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.protocol.signing import sha256
@@ -112,7 +112,7 @@ class MonitorApp:
         sight: Sight,
         present: Present,
         answers: Answers,
-        streams: Streams,
+        streams: EventStreams,
         files: dict[str, StaticFile],
         host_names: Collection[str] | None,
     ) -> None:
@@ -226,7 +226,7 @@ class MonitorApp:
             made = self._cache.get(target)
             if made is None:
                 of = request.path_params.values()
-                made = _made(await answer(Asked(query, known), *of))
+                made = _made(await answer(RequestParameters(query, known), *of))
                 self._keep(target, made)
             return _packed(request, made.data, made.packed, "application/json", {"cache-control": "no-store"})
 
@@ -259,7 +259,7 @@ class MonitorApp:
         return Response(data, media_type="image/png", headers={"cache-control": _FOR_EVER})
 
     async def _public_log(self, request: Request) -> Response:
-        Asked(request.scope["query_string"].decode("latin-1"), ())
+        RequestParameters(request.scope["query_string"].decode("latin-1"), ())
         file = await public_file(self._sight, request.path_params["name"])
         kept = _FOR_EVER if file.is_final else "no-cache"
         return Response(file.data, media_type=file.media_type, headers={"cache-control": kept})

@@ -20,7 +20,7 @@ class NotAnswered(Exception):
         self.more = more
 
 
-class Asked:
+class RequestParameters:
     """The parameters of one request."""
 
     def __init__(self, query: str, known: Collection[str]) -> None:

@@ -48,7 +48,7 @@ class AuditSeen:
         return worst > max((outcome or 0 for outcome in self.audit.outcomes), default=0)
 
 
-class Audits:
+class AuditTotals:
     """What a log's verdicts add up to, and what is paid. Of a run with audits a ledger follows the log, as every ledger does.
 
     But for one thing: it checks no signature of claims and contributions. The aggregator did, before it signed for them.

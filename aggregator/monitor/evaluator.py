@@ -17,7 +17,7 @@ import torch
 
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.storage import read_manifest
-from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, EvaluationSeen, Point, evaluation_of
+from manta_swarm.aggregator.monitor.quality import INDEX, PICTURES, QUALITY, EvaluationSeen, QualityPoint, evaluation_of
 from manta_swarm.aggregator.monitor.scenes import Drawn, draw
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
@@ -80,7 +80,7 @@ class StateEvaluator:
             found = quick_evaluation(self._supernet, self._dataset, subject.architecture)
             samples = found.samples
             costs = {"macs": subject.macs, "latency_ms": latency_ms}
-            points.append(Point(kind=subject.kind, quality=found.quality, loss=found.loss, **costs))  # type: ignore[arg-type]
+            points.append(QualityPoint(kind=subject.kind, quality=found.quality, loss=found.loss, **costs))  # type: ignore[arg-type]
             if subject.kind != "random":
                 drawn[subject.kind] = draw(self._supernet, self._dataset, subject.architecture)
         seen = EvaluationSeen(

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from manta_swarm.aggregator.log.stored import StoredLog
-from manta_swarm.aggregator.monitor.audits import Audits
-from manta_swarm.aggregator.monitor.tables import ClaimSeen, Rounds
+from manta_swarm.aggregator.monitor.audits import AuditTotals
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, RoundColumns
 from manta_swarm.aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, StorageError
@@ -56,7 +56,7 @@ class KeptView:
     operator: bytes
     size: int  # entries
     root: bytes
-    rounds: tuple[bytes, ...]  # of ``Rounds.columns``
+    rounds: tuple[bytes, ...]  # of ``RoundColumns.columns``
     peers: bytes  # keys
     peer_numbers: tuple[bytes, ...]
     claims_kept: bytes  # of each peer, how many
@@ -98,7 +98,7 @@ class Keeping:
                 return None
             if kept.size > head_size:
                 raise EncodingError(f"it is of {kept.size} entries, and the log has {head_size}")
-            frontier, audits = Frontier(), Audits(self._signed, training_spec)
+            frontier, audits = Frontier(), AuditTotals(self._signed, training_spec)
             while frontier.size < kept.size:
                 await asyncio.to_thread(_read_on, frontier, audits, log, min(frontier.size + _HASHED_AT_A_TIME, kept.size))
                 told(frontier.size)
@@ -163,7 +163,7 @@ class Keeping:
         return kept
 
 
-def _read_on(frontier: Frontier, audits: Audits, log: StoredLog, end: int) -> None:
+def _read_on(frontier: Frontier, audits: AuditTotals, log: StoredLog, end: int) -> None:
     for entry in log.entries(frontier.size, end):
         frontier.append(leaf_hash(entry))
         if audits.ledger is not None:
@@ -201,14 +201,14 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> KeptView:
     )
 
 
-def _recall(view: View, kept: KeptView, frontier: Frontier, audits: Audits, log: StoredLog) -> None:
+def _recall(view: View, kept: KeptView, frontier: Frontier, audits: AuditTotals, log: StoredLog) -> None:
     """Have a new view take what was kept, its newest round read again.
 
     Raises:
         EncodingError, LedgerError: its columns do not fit together, or not to the log.
         StorageError: the log cannot be read.
     """
-    rounds = Rounds.of(kept.rounds)
+    rounds = RoundColumns.of(kept.rounds)
     if (rounds.index_of(rounds.newest) if audits.settlement is None else audits.settlement) != kept.size - 1:
         raise EncodingError("its newest round, or its settlement, is not its newest entry")
     try:

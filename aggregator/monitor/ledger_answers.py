@@ -9,10 +9,10 @@ from manta_swarm.aggregator.log.contents import CHECKPOINT
 from manta_swarm.aggregator.log.storage import MANIFEST
 from manta_swarm.aggregator.log.tiles import KEY, log_bytes, verifier_keys
 from manta_swarm.aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
-from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from manta_swarm.aggregator.monitor.asking import MOST, NotAnswered, RequestParameters, number_in_path
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_witness
 from manta_swarm.aggregator.monitor.sight import KEPT_HEADS, Sight
-from manta_swarm.aggregator.monitor.tables import Opened, Said, fields, opened
+from manta_swarm.aggregator.monitor.tables import OpenedEntry, Said, fields, opened
 from manta_swarm.protocol.admission import Admission, Revocation
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.errors import EncodingError
@@ -34,14 +34,14 @@ class LedgerAnswers:
         """Answer from what ``sight`` sees."""
         self._sight = sight
 
-    async def head(self, asked: Asked) -> Json:
+    async def head(self, asked: RequestParameters) -> Json:
         """``/api/ledger/head``"""
         newest = self._sight.newest_head
         if newest is None:
             raise NotAnswered(503, "no tree head was read yet; ask again in a moment")
         return shown_head(newest)
 
-    async def heads(self, asked: Asked) -> Json:
+    async def heads(self, asked: RequestParameters) -> Json:
         """``/api/ledger/heads``"""
         shown = [shown_head(one) for one in reversed(self._sight.heads)][: asked.number("limit", 1, KEPT_HEADS, 20)]
         witnessed = self._sight.witnessed
@@ -49,7 +49,7 @@ class LedgerAnswers:
             one["note"] = checkpoint(one["note"], witnessed)
         return {"heads": shown, "witnesses": list(map(shown_witness, witnessed))}
 
-    async def entries(self, asked: Asked) -> Json:
+    async def entries(self, asked: RequestParameters) -> Json:
         """``/api/ledger/entries``"""
         size = self._sight.size
         before, limit = asked.number("before", 0, MOST, size), asked.number("limit", 1, MAX_ENTRIES, 20)
@@ -59,14 +59,14 @@ class LedgerAnswers:
         shown = [_shown_entry(index, entry, opened(entry)) for index, entry in enumerate(entries, start)]
         return {"size": size, "entries": shown[::-1], "more_before": start if start else None}
 
-    async def entry(self, asked: Asked, text: str) -> Json:
+    async def entry(self, asked: RequestParameters, text: str) -> Json:
         """``/api/ledger/entries/{index}``"""
         index = self._index(number_in_path(text, "an entry"), self._sight.size)
         (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
         one = opened(entry)
         return {**_shown_entry(index, entry, one), "entry": b64encode(entry).decode(), "fields": fields(one)}
 
-    async def proof(self, asked: Asked) -> Json:
+    async def proof(self, asked: RequestParameters) -> Json:
         """``/api/ledger/proof``"""
         size = self._sight.size
         of_size = asked.number("size", 0, size, size)
@@ -78,7 +78,7 @@ class LedgerAnswers:
         proof = await asyncio.to_thread(self._sight.log.inclusion_proof, index, of_size)
         return {"index": index, "size": of_size, "leaf_hash": leaf_hash(entry).hex(), "proof": [hash_.hex() for hash_ in proof]}
 
-    async def consistency(self, asked: Asked) -> Json:
+    async def consistency(self, asked: RequestParameters) -> Json:
         """``/api/ledger/consistency``"""
         size = self._sight.size
         new = asked.number("new", 0, size, size)
@@ -88,7 +88,7 @@ class LedgerAnswers:
         proof = await asyncio.to_thread(self._sight.log.consistency_proof, old, new)
         return {"old": old, "new": new, "proof": [hash_.hex() for hash_ in proof]}
 
-    async def credits(self, asked: Asked) -> Json:
+    async def credits(self, asked: RequestParameters) -> Json:
         """``/api/ledger/credits``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_ACCOUNTS, 50)
         found = self._sight.credits
@@ -120,7 +120,7 @@ class LedgerAnswers:
         return index
 
 
-def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
+def _shown_entry(index: int, entry: bytes, one: OpenedEntry) -> Json:
     said = one.said
     key = _signer(said)
     return {

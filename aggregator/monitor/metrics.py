@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.people import STATES
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.sight import Sight
-from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.streams import EventStreams
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.protocol.signing import peer_name
 from manta_swarm.protocol.verdicts import Outcome
@@ -79,7 +79,7 @@ METRICS = {
 class RunMetrics(Collector):
     """The metrics of one run, made at each scrape of what is seen then."""
 
-    def __init__(self, sight: Sight, present: Present, streams: Streams) -> None:
+    def __init__(self, sight: Sight, present: Present, streams: EventStreams) -> None:
         """Make them of what these know; ``registry`` has nothing else."""
         self._sight, self._present, self._streams = sight, present, streams
         self._durations = Histogram(
@@ -215,7 +215,7 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
     ]
 
 
-def _of_monitor(sight: Sight, streams: Streams) -> list[Metric]:
+def _of_monitor(sight: Sight, streams: EventStreams) -> list[Metric]:
     on = [alarm.wrong.kind for alarm in sight.alarms.on]
     return [
         _metric("manta_alarms", [({"kind": kind}, float(on.count(kind))) for kind in KINDS]),

@@ -21,7 +21,7 @@ from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.intake.refusals import refused_of
 from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection, MonitorSocket
-from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, StatusFile, unix_ms
+from manta_swarm.aggregator.status import AggregatorStatus, CallCounts, HandedContribution, OpenRound, StatusFile, unix_ms
 from manta_swarm.network.log_client import TRAINING, AfterRound
 from manta_swarm.network.rates import Faults
 from manta_swarm.network.rpc import Endpoint, Handler, Through
@@ -61,7 +61,7 @@ class Tally:
         self._timeline = timeline
         self._clock = clock
         self.since = clock.unix_ms()
-        self.by_method: dict[str, Calls] = {}
+        self.by_method: dict[str, CallCounts] = {}
         self._heard: OrderedDict[PublicKey, int] = OrderedDict()  # the newest last
         self._waiting: Counter[PublicKey] = Counter()
 
@@ -72,7 +72,7 @@ class Tally:
 
     def serves(self, method: str) -> None:
         """Count this method from zero."""
-        self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
+        self.by_method.setdefault(method, CallCounts())  # methods are those that are served: a few
 
     def begin(self, method: str, in_bytes: int, peer: PublicKey | None) -> None:
         """A call came; ``peer``: its caller, if it takes part."""
@@ -139,7 +139,7 @@ class Watched(Through):
         await self._endpoint.serve(method, counted)
 
 
-class Scene(Protocol):
+class ObservedAggregator(Protocol):
     """What is looked at: an operator at work."""
 
     @property
@@ -168,15 +168,15 @@ class Observers:
         self.tally = Tally(self.timeline)
         self._file = StatusFile(directory)
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: ObservedAggregator) -> None:
         """Write down where the run stands."""
         self._file.put(self.seen(scene))
 
-    async def look_on(self, scene: Scene) -> None:
+    async def look_on(self, scene: ObservedAggregator) -> None:
         """Write what is seen twice a second, until this is cancelled."""
         await whatever_happens(self._keep_shown(scene))
 
-    async def _keep_shown(self, scene: Scene) -> None:
+    async def _keep_shown(self, scene: ObservedAggregator) -> None:
         while True:
             await asyncio.sleep(_SHOW_S)
             self.show(scene)
@@ -185,7 +185,7 @@ class Observers:
         """Return once the last status is written."""
         self._file.close()
 
-    def seen(self, scene: Scene) -> AggregatorStatus:
+    def seen(self, scene: ObservedAggregator) -> AggregatorStatus:
         """Return a status with what is seen at this moment; not validated: it is made twice a second, of as many peers as there are."""
         now, faults, closing = unix_ms(), scene.faults, scene.closing
         seen = {
@@ -214,7 +214,7 @@ class Observers:
             deadline_at=now + left_ms if left_ms and is_running else self.timeline.current.deadline_at,
             expected=tuple(sorted(key.hex() for key in closing.expected)),
             handed=tuple(
-                Handed.model_construct(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body)
+                HandedContribution.model_construct(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body)
                 for round_, keys, body in closing.standing()
             ),
         )

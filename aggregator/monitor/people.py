@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from manta_swarm.aggregator.log.credits import Earned, earned_by_account, together
+from manta_swarm.aggregator.log.credits import AccountCredit, earned_by_account, together
 from manta_swarm.aggregator.monitor.view import PeerSeen, View
 from manta_swarm.aggregator.status import AggregatorStatus
 from manta_swarm.protocol.reputation import Reputation
@@ -122,7 +122,7 @@ class Credits:
 
     by_key: Mapping[bytes, int]  # what all who earned something once have, for whichever accounts
     ranked: tuple[bytes, ...]  # these keys, who has most first; ties by key
-    by_account: Mapping[bytes, Earned]  # what adds up to each account; which has most first, ties by key
+    by_account: Mapping[bytes, AccountCredit]  # what adds up to each account; which has most first, ties by key
     earners: Mapping[bytes, tuple[bytes, ...]]  # by account: the keys that earned something for it once, who has most first
     paid: int
     pending: int

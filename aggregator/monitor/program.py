@@ -18,8 +18,8 @@ from manta_swarm.aggregator.monitor.app import MonitorApp, load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
-from manta_swarm.aggregator.monitor.sight import Sight, Update
-from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.sight import Sight, SightUpdate
+from manta_swarm.aggregator.monitor.streams import EventStreams
 from manta_swarm.aggregator.status import unix_ms
 from manta_swarm.network.http_server import Places, allow_files, config_of
 from manta_swarm.runtime.line import BEAT_S, BEATS, Heartbeat, Parent, be_child
@@ -39,7 +39,7 @@ class Monitor:
         """Show what ``sight`` sees."""
         self._sight = sight
         self._present = Present(sight)
-        self._streams = Streams(settings.streams, self._greeting)
+        self._streams = EventStreams(settings.streams, self._greeting)
         answers = Answers(sight, self._present, settings)
         names = settings.host_names if is_loopback else None
         self.app = MonitorApp(sight, self._present, answers, self._streams, load_files(), names)
@@ -70,7 +70,7 @@ class Monitor:
         """End what goes on for ever."""
         self._streams.close()
 
-    def _tell(self, update: Update) -> None:
+    def _tell(self, update: SightUpdate) -> None:
         sight = self._sight
         if not len(self._streams):
             return

@@ -30,7 +30,7 @@ _MAX_PICTURE_BYTES = 2 * 1024 * 1024
 _NAME = re.compile(rf"[0-9a-f]{{{NAME_DIGITS}}}")
 
 
-class Point(BaseModel):
+class QualityPoint(BaseModel):
     """The quality of one subnet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -53,7 +53,7 @@ class EvaluationSeen(BaseModel):
     seconds: float
     held_out: int = Field(ge=0)  # samples
     baseline: float | None = None
-    points: tuple[Point, ...] = Field(max_length=32)
+    points: tuple[QualityPoint, ...] = Field(max_length=32)
 
     def timed_by(self, newest: "EvaluationSeen") -> "EvaluationSeen":
         """Return this one with the latencies of the newest, if both are of the same subnets: weights do not change them."""
@@ -63,11 +63,11 @@ class EvaluationSeen(BaseModel):
         points = tuple(mine.model_copy(update={"latency_ms": timed.latency_ms}) for mine, timed in pairs)
         return self.model_copy(update={"points": points})
 
-    def of_kind(self, kind: str) -> list[Point]:
+    def of_kind(self, kind: str) -> list[QualityPoint]:
         """Return the subnets of one kind."""
         return [point for point in self.points if point.kind == kind]
 
-    def front(self, higher_is_better: bool, cost: str = "macs") -> list[tuple[Point, bool]]:
+    def front(self, higher_is_better: bool, cost: str = "macs") -> list[tuple[QualityPoint, bool]]:
         """Return the subnets whose ``cost`` is known, by it, each with whether none that costs less, or as much, is at least as good."""
         sign = 1 if higher_is_better else -1
         prices = ((point.macs if cost == "macs" else point.latency_ms, point) for point in self.points)
@@ -150,7 +150,7 @@ def evenly(items: Sequence[Item], most: int) -> list[Item]:
     return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
-def spread(points: Sequence[Point]) -> tuple[float | None, float | None, float | None]:
+def spread(points: Sequence[QualityPoint]) -> tuple[float | None, float | None, float | None]:
     """Return the least, the median and the most of some subnets' figures; None of none."""
     values = [point.quality for point in points]
     return (min(values), median(values), max(values)) if values else (None, None, None)

@@ -9,7 +9,7 @@ from manta_swarm.aggregator.features.front_file import MembersFront
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Alarm
 from manta_swarm.aggregator.monitor.people import PeerRow, People
-from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
+from manta_swarm.aggregator.monitor.quality import EvaluationSeen, QualityPoint
 from manta_swarm.aggregator.monitor.sight import HeadSeen
 from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, RoundSeen, TableSeen
 from manta_swarm.aggregator.monitor.view import View
@@ -177,7 +177,7 @@ def shown_final(status: AggregatorStatus | None) -> Json | None:
     return {"round": status.quality_round, **figures}
 
 
-def shown_point(point: Point, on_front: bool) -> Json:
+def shown_point(point: QualityPoint, on_front: bool) -> Json:
     """Return a point of ``/api/fronts``."""
     return {
         "macs": point.macs,

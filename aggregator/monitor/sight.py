@@ -48,7 +48,7 @@ class HeadSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class SightUpdate:
     """Says what was new at one look."""
 
     rounds: int = 0
@@ -127,7 +127,7 @@ class Sight:
         """How many entries may be asked for."""
         return self.newest_head.head.size if self.newest_head is not None else 0
 
-    async def look(self) -> Update:
+    async def look(self) -> SightUpdate:
         """Read what is new. What cannot be read keeps nobody from the rest."""
         wrongs: list[Wrong] = []
         rounds, was_settled, alarms = self.view.round, self.view.settlement is not None, self.alarms.on
@@ -154,7 +154,7 @@ class Sight:
         self.alarms.look(wrongs, now)
         head, _, live, quality, pictures, front = found
         settled = self.view.settlement is not None and not was_settled
-        return Update(self.view.round - rounds, head, live, quality, pictures, front, settled, self.alarms.on != alarms)
+        return SightUpdate(self.view.round - rounds, head, live, quality, pictures, front, settled, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""

@@ -31,7 +31,7 @@ class _Client:
         return data
 
 
-class Streams:
+class EventStreams:
     """Sends events to all clients that have a stream open."""
 
     def __init__(self, limit: int, greeting: Callable[[], list[tuple[str, Json]]]) -> None:

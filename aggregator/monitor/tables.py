@@ -23,7 +23,7 @@ RECENT = 32  # rounds that the rate is of
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedEntry:
     """One entry of the log, opened."""
 
     kind: str
@@ -32,7 +32,7 @@ class Opened:
     claims: tuple[Claim, ...] = ()  # of a contribution
 
 
-def opened(entry: bytes, verified: Verified | None = None) -> Opened:
+def opened(entry: bytes, verified: Verified | None = None) -> OpenedEntry:
     """Return what an entry says; ``verified`` may know it, and what is inside.
 
     Raises:
@@ -41,15 +41,15 @@ def opened(entry: bytes, verified: Verified | None = None) -> Opened:
     record = open_entry(entry) if verified is None else verified.entry(entry)
     kind = kind_of(record)
     if isinstance(record, Signed):
-        return Opened(kind, record.unchecked(), record)
+        return OpenedEntry(kind, record.unchecked(), record)
     if not isinstance(record, Header):
-        return Opened(kind, record, record)
+        return OpenedEntry(kind, record, record)
     if verified is None:
-        return Opened(kind, record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
-    return Opened(kind, verified.contribution(record.contribution), record, tuple(map(verified.claim, record.claims)))
+        return OpenedEntry(kind, record.contribution.unchecked(), record, tuple(signed.unchecked() for signed in record.claims))
+    return OpenedEntry(kind, verified.contribution(record.contribution), record, tuple(map(verified.claim, record.claims)))
 
 
-def fields(one: Opened) -> dict[str, Any]:
+def fields(one: OpenedEntry) -> dict[str, Any]:
     """Return an entry's record with its fields' own names, bytes in hexadecimal; signature and digest among them where it has these.
 
     A contribution has its claims, not their digests alone.
@@ -141,7 +141,7 @@ class TableSeen:
 
 
 def table_seen(
-    first: int, entries: Sequence[Opened], manifest: Manifest, training_spec: TrainingSpec, listed_as: Sequence[Listed] = ()
+    first: int, entries: Sequence[OpenedEntry], manifest: Manifest, training_spec: TrainingSpec, listed_as: Sequence[Listed] = ()
 ) -> TableSeen:
     """Return the round whose entries these are, from entry ``first`` on; its round entry is the last of them.
 
@@ -253,7 +253,7 @@ class Series:
     microbatch_ms: list[float]
 
 
-class Rounds:
+class RoundColumns:
     """Rounds 1 to ``newest``."""
 
     _NUMBERS = ("index", "contributions", "claims", "counted", "open_ms", "microbatch_ms", "train_ms", "min_exponent")
@@ -277,7 +277,7 @@ class Rounds:
         return (*numbers, *map(bytes, self._digests.values()))
 
     @classmethod
-    def of(cls, columns: Sequence[bytes]) -> "Rounds":
+    def of(cls, columns: Sequence[bytes]) -> "RoundColumns":
         """Return the rounds of ``columns``.
 
         Raises:

@@ -2,7 +2,7 @@
 
 import re
 
-from manta_swarm.aggregator.monitor.asking import MOST, Asked, NotAnswered
+from manta_swarm.aggregator.monitor.asking import MOST, NotAnswered, RequestParameters
 from manta_swarm.aggregator.monitor.audits import AuditSeen, VerdictSeen
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.shown import Json
@@ -26,7 +26,7 @@ class TrustAnswers:
         self._sight = sight
         self._present = present
 
-    async def overview(self, asked: Asked) -> Json:
+    async def overview(self, asked: RequestParameters) -> Json:
         """``/api/trust``"""
         view, manifest = self._sight.view, self._sight.manifest
         audits, reputation = view.audits, view.reputation
@@ -53,7 +53,7 @@ class TrustAnswers:
             "in_doubt": list(map(self._shown_audit, audits.in_doubt[:MAX_IN_DOUBT])),
         }
 
-    async def keys(self, asked: Asked) -> Json:
+    async def keys(self, asked: RequestParameters) -> Json:
         """``/api/trust/keys``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
         reputation, credits_ = self._sight.view.reputation, self._sight.credits
@@ -62,20 +62,20 @@ class TrustAnswers:
         shown = [{"peer": peer_name(key), **shown_trust(self._sight, key)} for key in ordered[offset : offset + limit]]
         return {"total": len(ordered), "offset": offset, "keys": shown}
 
-    async def audits(self, asked: Asked) -> Json:
+    async def audits(self, asked: RequestParameters) -> Json:
         """``/api/trust/audits``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
         found = list(self._sight.view.audits.waiting.values())[::-1]
         return {"total": len(found), "offset": offset, "audits": list(map(self._shown_audit, found[offset : offset + limit]))}
 
-    async def faults(self, asked: Asked) -> Json:
+    async def faults(self, asked: RequestParameters) -> Json:
         """``/api/trust/faults``"""
         offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
         found = self._sight.view.audits.faults()
         shown = [{"peer": peer_name(key), **_shown_fault(fault)} for key, fault in found[offset : offset + limit]]
         return {"total": len(found), "offset": offset, "faults": shown}
 
-    async def contribution(self, asked: Asked, text: str) -> Json:
+    async def contribution(self, asked: RequestParameters, text: str) -> Json:
         """``/api/trust/contributions/{contribution}``"""
         if not _CONTRIBUTION.fullmatch(text):
             raise NotAnswered(404, "a contribution is named by its digest, 64 hexadecimal digits")

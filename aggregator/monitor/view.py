@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from manta_swarm.aggregator.monitor.audits import Audits
-from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, Opened, Rounds, TableSeen, opened, table_seen
+from manta_swarm.aggregator.monitor.audits import AuditTotals
+from manta_swarm.aggregator.monitor.tables import ClaimSeen, ContributionSeen, OpenedEntry, RoundColumns, TableSeen, opened, table_seen
 from manta_swarm.protocol.listed import Listed
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
@@ -66,16 +66,16 @@ class View:
     def __init__(self, signed: SignedManifest, training_spec: TrainingSpec) -> None:
         """Have none yet."""
         self.manifest = signed.open()
-        self.rounds = Rounds()
+        self.rounds = RoundColumns()
         self.peers: dict[bytes, PeerSeen] = {}
         self.newest: TableSeen | None = None  # the newest round's
-        self.audits = Audits(signed, training_spec)
+        self.audits = AuditTotals(signed, training_spec)
         self.folded = (0, EMPTY_ROOT)  # the entries up to the newest round's own, or to the settlement: how many, and their root
         self._training_spec = training_spec
         self._frontier = Frontier()
-        self._pending: list[Opened] = []  # after the newest round entry
+        self._pending: list[OpenedEntry] = []  # after the newest round entry
 
-    def recall(self, frontier: Frontier, audits: Audits, rounds: Rounds, peers: dict[bytes, "PeerSeen"]) -> None:
+    def recall(self, frontier: Frontier, audits: AuditTotals, rounds: RoundColumns, peers: dict[bytes, "PeerSeen"]) -> None:
         """Take, in place of the entries of ``frontier``, what they add up to; the last of them is a round's, or the settlement."""
         self._frontier, self.audits, self.rounds, self.peers = frontier, audits, rounds, peers
         self.folded = (frontier.size, frontier.root())
@@ -143,7 +143,7 @@ class View:
                 listed = self.audits.follow(entry)
                 self._take(entry, opened(entry, ledger.verified), listed)
 
-    def _take(self, entry: bytes, one: Opened, listed: Sequence[Listed]) -> None:
+    def _take(self, entry: bytes, one: OpenedEntry, listed: Sequence[Listed]) -> None:
         if isinstance(one.said, Round):
             first = self.size - len(self._pending)
             self._take_round(

@@ -22,14 +22,14 @@ _INVITATION = "invitation.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeInvitation:
     """An invitation as it is handed on."""
 
     text: str
     words: str  # what it is
 
 
-def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None, access: str = MEMBER) -> Made:
+def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None, access: str = MEMBER) -> MadeInvitation:
     """Return a new invitation, signed by the operator of an aggregator's folder.
 
     Args:
@@ -55,7 +55,7 @@ def invitation(directory: Path, *, keys: int = 1, until_round: int | None = None
     operator, secret, last = log_key(directory), os.urandom(32), until_round or manifest.num_rounds
     made = Invitation(signed.run, operator.public_key, Identity(secret).public_key, keys, last, access)
     token = Token(Signed.sign(made, operator), secret)
-    return Made(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[access]}, until round {last}")
+    return MadeInvitation(token.to_text(), f"an invitation for {keys} {'peer' if keys == 1 else 'peers'} {_TO[access]}, until round {last}")
 
 
 def write_invitation(path: Path, text: str) -> None:

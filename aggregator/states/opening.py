@@ -10,7 +10,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import DATABASE, read_manifest
 from manta_swarm.aggregator.settings.config import RunConfig, no_shards
 from manta_swarm.aggregator.settings.inviting import auditor_key
-from manta_swarm.aggregator.states.replay import Tables, replayed
+from manta_swarm.aggregator.states.replay import TableCollector, replayed
 from manta_swarm.aggregator.states.state_keeper import StateKeeper
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.data.shards.layout import shard_name, travelling
@@ -97,7 +97,7 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     signed = read_manifest(directory)
     manifest = signed.open()
     with contextlib.ExitStack() as undo:
-        tables, keep = Tables(), config.bodies
+        tables, keep = TableCollector(), config.bodies
 
         def on_round(ledger: Ledger) -> None:
             tables.take(ledger)
@@ -158,7 +158,7 @@ def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log
     return OpenedRun(signed, log, state_keeper, _bodies(config, directory, signed, state_keeper.state))
 
 
-def _catch_up(opened: OpenedRun, tables: Tables) -> None:
+def _catch_up(opened: OpenedRun, tables: TableCollector) -> None:
     """Compute what was committed and not saved before this start."""
     log, state_keeper = opened.log, opened.state_keeper
     state = state_keeper.state

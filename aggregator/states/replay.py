@@ -36,7 +36,7 @@ class Played:
     thresholds: tuple[Threshold, ...]  # of the entry before
 
 
-class Tables:
+class TableCollector:
     """Collects what the log says of its rounds while it is read; give ``take`` to whoever reads it."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def replay_directory(directory: Path, show: Callable[[int, bytes], None] = lambd
         StorageError: something does not hold, or is missing.
     """
     signed = read_manifest(directory)
-    manifest, tables = signed.open(), Tables()
+    manifest, tables = signed.open(), TableCollector()
     states = {0: manifest.initial_state}
     kept_rounds = _rounds_in(directory / BODIES)
     oldest = min(kept_rounds, default=MAX_ROUND)

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, readin
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection
-from manta_swarm.aggregator.states.replay import Played, Tables, replay_directory
+from manta_swarm.aggregator.states.replay import Played, TableCollector, replay_directory
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
@@ -46,7 +46,7 @@ class Scene(Programs):
         """Use ``directory``; nothing is written outside of it."""
         super().__init__(directory, config)
         self._ledger: Ledger | None = None
-        self._tables = Tables()
+        self._tables = TableCollector()
         self.token = secrets.token_bytes(32)
         self._environment = {"MANTA_STATE_DIR": str(directory / "state"), "MANTA_COHORT_TOKEN": self.token.hex()}
 

@@ -120,7 +120,7 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LoggedVerdict:
     """A verdict in a log."""
 
     index: int  # of its entry
@@ -138,7 +138,7 @@ class Seen:
         return not any(self.verdict.outcomes)
 
 
-def verdicts_in(directory: Path) -> Iterator[Seen]:
+def verdicts_in(directory: Path) -> Iterator[LoggedVerdict]:
     """Yield the verdicts of the log in ``directory``, in its order.
 
     Raises:
@@ -154,7 +154,7 @@ def verdicts_in(directory: Path) -> Iterator[Seen]:
                 keys[record.contribution.digest] = round_, tuple(signed.unchecked().key for signed in record.claims)
             elif is_signed(record, Verdict):
                 verdict = record.open()
-                yield Seen(index, verdict, keys[verdict.contribution][1])
+                yield LoggedVerdict(index, verdict, keys[verdict.contribution][1])
             elif isinstance(record, Round):
                 assert rules is not None
                 round_ = record.round + 1

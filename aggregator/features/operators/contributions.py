@@ -9,7 +9,7 @@ from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.intake import bodies
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.states.state_keeper import Next, StateKeeper
-from manta_swarm.aggregator.worker import Worker
+from manta_swarm.aggregator.worker import WorkerThread
 from manta_swarm.codec.coding import Body, body_groups, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.rpc import Endpoint
@@ -33,7 +33,7 @@ class Contributions:
         log: Log,
         store: Store,
         kept_bodies: bodies.Bodies,
-        disk: Worker,
+        disk: WorkerThread,
         body_bytes: int,
     ) -> None:
         """Take up what is on the disk.
@@ -139,7 +139,7 @@ class Contributions:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedBatch:
     """A batch with a round that was found good, what that leads to, and the bodies of its table."""
 
     batch: EntryBatch
@@ -147,7 +147,7 @@ class Replayed:
     bodies: tuple[Blob, ...]
 
 
-class Replays:
+class BatchReplays:
     """Computes batches again for one operator; the last batch with a round is remembered. The arithmetic is done in a thread of its own."""
 
     def __init__(self, log: Log, state_keeper: StateKeeper) -> None:
@@ -155,8 +155,8 @@ class Replays:
         self._log = log
         self._state_keeper = state_keeper
         self._codec = log.ledger.manifest.exchange.codec
-        self.compute = Worker("replays")  # only computes, or reads
-        self._last: Replayed | None = None
+        self.compute = WorkerThread("replays")  # only computes, or reads
+        self._last: ReplayedBatch | None = None
 
     async def check(self, batch: EntryBatch, contributions: Contributions, leader: PublicKey) -> None:
         """Compute again what a batch of the operator ``leader`` says; ``contributions`` has those of its table.
@@ -190,13 +190,13 @@ class Replays:
 
     def know(self, batch: EntryBatch, after: Next, found: Sequence[Blob]) -> None:
         """Remember what a batch leads to, whose table has these bodies: it was computed here."""
-        self._last = Replayed(batch, after, tuple(found))
+        self._last = ReplayedBatch(batch, after, tuple(found))
 
     def leads_to(self, root: bytes) -> bool:
         """Return whether what is remembered is of the batch with this root."""
         return self._last is not None and self._last.batch.root == root
 
-    def take(self) -> Replayed | None:
+    def take(self) -> ReplayedBatch | None:
         """Return what is remembered, and forget it; None: nothing is."""
         last, self._last = self._last, None
         return last

@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from manta_swarm.aggregator.features.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, AskEntries, Page
+from manta_swarm.aggregator.features.operators.lending import ENTRIES, MAX_PAGE_ENTRIES, MAX_SMALL_BYTES, AskLogEntries, EntriesPage
 from manta_swarm.aggregator.features.operators.store import Store
 from manta_swarm.aggregator.log.contents import SNAPSHOTS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.states.state_keeper import Snapshots
-from manta_swarm.aggregator.worker import Worker
+from manta_swarm.aggregator.worker import WorkerThread
 from manta_swarm.automl.data.dataset import Dataset
 from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.spaces.space import space_named
@@ -189,9 +189,9 @@ async def _log_of(endpoint: Endpoint, signed: SignedManifest, source: PublicKey)
     size = Operators.of_signed(signed).signers(note).head.size
     entries = list[bytes]()
     while len(entries) < size:
-        ask = pack(AskEntries(len(entries), min(size, len(entries) + MAX_PAGE_ENTRIES)))
+        ask = pack(AskLogEntries(len(entries), min(size, len(entries) + MAX_PAGE_ENTRIES)))
         page = await endpoint.call(source, ENTRIES, ask, timeout_s=timeouts.BODY_S, large_answer=True)
-        found = unpack(Page, page, max_bytes=len(page)).entries
+        found = unpack(EntriesPage, page, max_bytes=len(page)).entries
         if not found:
             raise EncodingError("fewer entries than the head says")
         entries += found
@@ -201,7 +201,7 @@ async def _log_of(endpoint: Endpoint, signed: SignedManifest, source: PublicKey)
 class Coming:
     """Brings an operator that came anew to take part; one that was there from the start does so at once."""
 
-    def __init__(self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], disk: Worker) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, store: Store, others: Sequence[PublicKey], disk: WorkerThread) -> None:
         """Prepare.
 
         Args:

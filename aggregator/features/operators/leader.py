@@ -22,7 +22,7 @@ from manta_swarm.aggregator.features.operators.service import (
     AskKeep,
     AskPromise,
     AskSign,
-    Beat,
+    LeaderHeartbeat,
     Promised,
 )
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS
@@ -338,7 +338,7 @@ class Leader:
             while True:
                 told, feed = self._told, self._feed
                 try:
-                    request = pack(Beat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), own_operator.log.tree_head))
+                    request = pack(LeaderHeartbeat(self.ballot, rounds.left_ms(round(SYSTEM_CLOCK.now_ms())), own_operator.log.tree_head))
                     await own_operator.endpoint.call(key, BEAT, request, timeout_s=timeouts.PUSH_S)
                 except MantaError as error:
                     logger.info("an operator does not hear reason=%s", error)

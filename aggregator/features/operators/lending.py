@@ -20,7 +20,7 @@ _NUMBER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class LentBytes:
     """Bytes that the sender lends."""
 
     digest: bytes
@@ -46,7 +46,7 @@ class AskPart:
 
 
 @dataclass(frozen=True, slots=True)
-class AskEntries:
+class AskLogEntries:
     """Asks for entries of the log."""
 
     start: int
@@ -58,8 +58,8 @@ class AskEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Answers ``AskEntries`` with some of the entries, from the first one on."""
+class EntriesPage:
+    """Answers ``AskLogEntries`` with some of the entries, from the first one on."""
 
     entries: tuple[bytes, ...]
 
@@ -94,7 +94,7 @@ def part_of(data: bytes, offset: int) -> bytes:
 
 def entries_bytes(entries: tuple[bytes, ...]) -> bytes:
     """Return a batch's entries as they are lent: pages one after the other, each with its length before it."""
-    pages = [pack(Page(entries[start : start + MAX_PAGE_ENTRIES])) for start in range(0, len(entries), MAX_PAGE_ENTRIES)]
+    pages = [pack(EntriesPage(entries[start : start + MAX_PAGE_ENTRIES])) for start in range(0, len(entries), MAX_PAGE_ENTRIES)]
     return b"".join(len(page).to_bytes(_NUMBER, "big") + page for page in pages)
 
 
@@ -110,7 +110,7 @@ def entries_from(data: bytes) -> tuple[bytes, ...]:
         offset = start + int.from_bytes(data[offset:start], "big")
         if offset > len(data):
             raise EncodingError("a page that is cut")
-        entries += unpack(Page, data[start:offset], max_bytes=len(data)).entries
+        entries += unpack(EntriesPage, data[start:offset], max_bytes=len(data)).entries
     return tuple(entries)
 
 

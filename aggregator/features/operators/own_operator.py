@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.context import RunContext
-from manta_swarm.aggregator.features.operators.contributions import Contributions, Replayed, Replays, folded
+from manta_swarm.aggregator.features.operators.contributions import BatchReplays, Contributions, ReplayedBatch, folded
 from manta_swarm.aggregator.features.operators.joining import Coming, take_states
 from manta_swarm.aggregator.features.operators.lending import (
     ENTRIES,
     MAX_PAGE_ENTRIES,
-    AskEntries,
-    Lent,
-    Page,
+    AskLogEntries,
+    EntriesPage,
+    LentBytes,
     borrow,
     entries_bytes,
     entries_from,
@@ -25,7 +25,7 @@ from manta_swarm.aggregator.features.operators.lending import (
 from manta_swarm.aggregator.features.operators.store import MAX_BATCH_BYTES, Store
 from manta_swarm.aggregator.features.operators.verdicts import KeptVerdicts
 from manta_swarm.aggregator.states.opening import put_state
-from manta_swarm.aggregator.worker import Worker
+from manta_swarm.aggregator.worker import WorkerThread
 from manta_swarm.codec.coding import body_num_bytes
 from manta_swarm.network import timeouts
 from manta_swarm.protocol.ballots import Ballot, Certificate, EntryBatch, Promise, Vote, accept
@@ -49,7 +49,7 @@ class Offer:
     first: int
     size: int
     root: bytes
-    entries: Lent
+    entries: LentBytes
 
     def __post_init__(self) -> None:
         check_digest(self.root, "root")
@@ -77,8 +77,8 @@ class OwnOperator:
         self._catching_up = asyncio.Lock()
         self._going_on = asyncio.Lock()  # the log
         # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
-        self.disk = Worker("operators", context.broken)
-        self.replays = Replays(context.log, context.state_keeper)
+        self.disk = WorkerThread("operators", context.broken)
+        self.replays = BatchReplays(context.log, context.state_keeper)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
         self.coming = Coming(self.endpoint, self.log, self.store, self.others, self.disk)
@@ -149,7 +149,7 @@ class OwnOperator:
         data = entries_bytes(batch.entries)
         digest = sha256(data)
         self._batches = {**dict(list(self._batches.items())[-2:]), digest: data}
-        return Offer(ballot, batch.first, batch.size, batch.root, Lent(digest, len(data)))
+        return Offer(ballot, batch.first, batch.size, batch.root, LentBytes(digest, len(data)))
 
     def lent(self, digest: bytes) -> bytes | None:
         """Return what is lent under a digest; None: nothing is."""
@@ -277,9 +277,9 @@ class OwnOperator:
     async def _entries(self, start: int, end: int, source: PublicKey) -> list[bytes]:
         entries = list[bytes]()
         while start + len(entries) < end:
-            ask = pack(AskEntries(start + len(entries), min(end, start + len(entries) + MAX_PAGE_ENTRIES)))
+            ask = pack(AskLogEntries(start + len(entries), min(end, start + len(entries) + MAX_PAGE_ENTRIES)))
             answer = await self.endpoint.call(source, ENTRIES, ask, timeout_s=timeouts.BODY_S, large_answer=True)
-            page = unpack(Page, answer, max_bytes=len(answer)).entries
+            page = unpack(EntriesPage, answer, max_bytes=len(answer)).entries
             if not page:
                 raise EncodingError("fewer entries than were signed for")
             entries += page
@@ -347,7 +347,7 @@ class OwnOperator:
         if not is_own and (self.log.ledger.round > before or self.log.ledger.settled != was_settled):
             self._commits.put_nowait(None)
 
-    async def _adopt(self, replayed: Replayed, *, is_own: bool) -> None:
+    async def _adopt(self, replayed: ReplayedBatch, *, is_own: bool) -> None:
         after = replayed.after
         self._context.state_keeper.adopt(after.state)
         for blob in replayed.bodies:

@@ -17,9 +17,9 @@ from manta_swarm.aggregator.features.operators.lending import (
     MAX_PAGE_ENTRIES,
     MAX_SMALL_BYTES,
     PART_BYTES,
-    AskEntries,
+    AskLogEntries,
     AskPart,
-    Page,
+    EntriesPage,
     part_of,
 )
 from manta_swarm.aggregator.features.operators.own_operator import Offer, OwnOperator
@@ -82,7 +82,7 @@ class AskSign:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class LeaderHeartbeat:
     """The leader's word that it writes, and where the run stands."""
 
     ballot: Ballot
@@ -99,7 +99,7 @@ class NoOperator(RemoteFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LeaderNews:
     """What an operator last heard from the leader."""
 
     ballot: Ballot
@@ -134,13 +134,13 @@ class OperatorsService:
         self._own_operator = own_operator
         self._leader_lease = leader_lease
         self._clock = clock
-        self._heard: Heard | None = None
+        self._heard: LeaderNews | None = None
         self._was_heard = asyncio.Event()  # since ``next_heard`` returned
         self._catching_up: asyncio.Task[None] | None = None
         self._source: PublicKey | None = None  # whom that asks
 
     @property
-    def leader(self) -> Heard | None:
+    def leader(self) -> LeaderNews | None:
         """The leader, if it was heard lately."""
         heard = self._heard
         return None if heard is None or self._clock.now_s() - heard.at_s > SILENT_S else heard
@@ -150,7 +150,7 @@ class OperatorsService:
         """The leader's key, if it was heard lately."""
         return None if self.leader is None else self.leader.key
 
-    async def next_heard(self) -> Heard:
+    async def next_heard(self) -> LeaderNews:
         """Return the leader once it is heard again."""
         await self._was_heard.wait()
         self._was_heard.clear()
@@ -249,10 +249,10 @@ class OperatorsService:
         return self._own_operator.verdicts.page(ask.after)
 
     async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:
-        beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
+        beat = unpack(LeaderHeartbeat, request, max_bytes=MAX_NOTED_BYTES)
         _check_own(beat.ballot, caller)
         self._own_operator.store.memory.listening_to(beat.ballot)
-        self._heard = Heard(beat.ballot, self._clock.now_s(), beat.left_ms)
+        self._heard = LeaderNews(beat.ballot, self._clock.now_s(), beat.left_ms)
         self._was_heard.set()
         head = self._own_operator.operators.open(beat.note)
         is_new = head.size > self._own_operator.log.head.size or (self._own_operator.log.tree_head != beat.note and not head.size)
@@ -282,7 +282,7 @@ class OperatorsService:
         return pack(self._own_operator.coming.told())
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)
+        ask = unpack(AskLogEntries, request, max_bytes=MAX_SMALL_BYTES)
         limit = min(ask.end - ask.start, MAX_PAGE_ENTRIES)
         entries = await asyncio.to_thread(self._own_operator.log.entries, ask.start, limit, PART_BYTES)
         total, page = 0, list[bytes]()
@@ -291,7 +291,7 @@ class OperatorsService:
             if page and total > PART_BYTES:
                 break
             page.append(entry)
-        return pack(Page(tuple(page)))
+        return pack(EntriesPage(tuple(page)))
 
 
 def _check_own(ballot: Ballot, caller: PublicKey) -> None:

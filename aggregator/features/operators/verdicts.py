@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.operators.forwarding import MAX_FORWARDED_BYTES
-from manta_swarm.aggregator.features.operators.lending import Page
+from manta_swarm.aggregator.features.operators.lending import EntriesPage
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.network import timeouts
@@ -53,7 +53,7 @@ class AskVerdicts:
 class AskWaiting:
     """A leader's question for the verdicts that wait, before it settles the run; who answers keeps none for an older ballot any more.
 
-    The answer is a ``Page`` of entries, sorted by the digests of their records; one that is not full is the last.
+    The answer is a ``EntriesPage`` of entries, sorted by the digests of their records; one that is not full is the last.
     """
 
     ballot: Ballot
@@ -82,7 +82,7 @@ class KeptVerdicts:
     def page(self, after: bytes) -> bytes:
         """Return what waits here as it travels: the first ones, by their digests, that come after a digest."""
         found = sorted((digest, verdict) for digest, verdict in self._waiting.stored.items() if digest > after)
-        return pack(Page(tuple(entry_of(verdict) for _, verdict in found[:MAX_VERDICTS_AT_ONCE])))
+        return pack(EntriesPage(tuple(entry_of(verdict) for _, verdict in found[:MAX_VERDICTS_AT_ONCE])))
 
     async def all_of(self, key: PublicKey, ballot: Ballot) -> list[Signed[Verdict]]:
         """Return what waits at another operator and may stand in the log, for the leader of a ballot.
@@ -94,7 +94,7 @@ class KeptVerdicts:
         while True:
             request = pack(AskWaiting(ballot, after))
             answer = await self._endpoint.call(key, WAITING, request, timeout_s=timeouts.CALL_S, large_answer=True)
-            page = [_verdict_in(entry) for entry in unpack(Page, answer, max_bytes=MAX_FORWARDED_BYTES).entries]
+            page = [_verdict_in(entry) for entry in unpack(EntriesPage, answer, max_bytes=MAX_FORWARDED_BYTES).entries]
             found += page
             if len(page) < MAX_VERDICTS_AT_ONCE or len(found) > _MAX_WAITING:
                 return await asyncio.to_thread(self._good, found)

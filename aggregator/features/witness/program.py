@@ -180,7 +180,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WitnessSettings:
     """The settings of a witness: which log it follows, and what else it does."""
 
     of: Sequence[str]  # addresses at which the run is met
@@ -189,7 +189,7 @@ class Asked:
     keep_entries: bool
 
 
-async def be_witness(asked: Asked, directory: Path, *, console: Console, stopped: "asyncio.Future[None]") -> None:
+async def be_witness(asked: WitnessSettings, directory: Path, *, console: Console, stopped: "asyncio.Future[None]") -> None:
     """Be a witness until ``stopped`` is done; while nobody of the run answers it is waited for.
 
     Raises:
@@ -202,7 +202,7 @@ async def be_witness(asked: Asked, directory: Path, *, console: Console, stopped
         await _until(stopped, _be_witness(asked, directory, load_identity(directory / IDENTITY), console))
 
 
-async def _be_witness(asked: Asked, directory: Path, identity: Identity, console: Console) -> None:
+async def _be_witness(asked: WitnessSettings, directory: Path, identity: Identity, console: Console) -> None:
     pause_s, said = timeouts.RUN_AGAIN_S[0], ""
     while True:
         try:
@@ -230,7 +230,7 @@ async def _be_witness(asked: Asked, directory: Path, identity: Identity, console
         await node.close()
 
 
-async def _met(asked: Asked, directory: Path, identity: Identity) -> tuple[Node, SignedManifest]:
+async def _met(asked: WitnessSettings, directory: Path, identity: Identity) -> tuple[Node, SignedManifest]:
     """Return a node that met the run, and the run's manifest.
 
     Raises:

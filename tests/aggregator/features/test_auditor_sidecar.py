@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.features import sidecars as module
-from manta_swarm.aggregator.features.sidecars import Auditor, Sidecar
+from manta_swarm.aggregator.features.sidecars import AuditorSidecar, Sidecar
 from manta_swarm.aggregator.settings.inviting import auditor_key, is_named
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.protocol.signing import Identity
@@ -24,12 +24,12 @@ from tests.network.processes import DEADLINE_S
 ADDRESSES = ("/ip4/192.0.2.7/tcp/31000/p2p/12D3KooX", "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooX")
 
 
-def auditor(directory: Path, lines: Lines, share: float = 0.25, data_root: Path | None = None) -> Auditor:
+def auditor(directory: Path, lines: Lines, share: float = 0.25, data_root: Path | None = None) -> AuditorSidecar:
     """Return the auditor of a run that names it."""
     ledger = SimpleNamespace(run=b"\xab" * 32, settled=False)
     manifest = SimpleNamespace(audit_rules=AuditRules((auditor_key(directory),)))
     context: Any = SimpleNamespace(directory=directory, console=lines, ledger=ledger, manifest=manifest)
-    return Auditor(context, share, data_root=data_root)
+    return AuditorSidecar(context, share, data_root=data_root)
 
 
 def test_it_runs_where_the_manifest_names_the_key_of_its_folder_and_nowhere_else(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from manta_swarm.aggregator.features import sidecars as module
-from manta_swarm.aggregator.features.sidecars import Gateway, Sidecar
+from manta_swarm.aggregator.features.sidecars import GatewaySidecar, Sidecar
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.protocol.admission import AdmissionRule
 from manta_swarm.protocol.errors import UserError
@@ -36,7 +36,7 @@ def tell(**status):
 """
 
 
-class Shown(Gateway):
+class Shown(GatewaySidecar):
     """Lets the stand-in know once it is seen."""
 
     def is_up(self, status: PeerStatus, addresses: Sequence[str]) -> bool:

@@ -11,16 +11,16 @@ from rich.console import Console
 from manta_swarm.aggregator.local.cli import main
 from manta_swarm.aggregator.local.report import (
     LedgerReport,
-    Limits,
     PeerFate,
     PeerReport,
+    QualityLimits,
     Report,
     fate,
     make_report,
     show,
 )
-from manta_swarm.aggregator.local.settings import Options, Settings, make_settings
-from manta_swarm.aggregator.local.swarm import Progress
+from manta_swarm.aggregator.local.settings import Options, SwarmSettings, make_settings
+from manta_swarm.aggregator.local.swarm import SwarmProgress
 from manta_swarm.aggregator.monitor.settings import MonitorSection
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
@@ -32,7 +32,7 @@ from manta_swarm.programs import _run
 from manta_swarm.protocol.errors import RemoteFault, UserError
 from manta_swarm.protocol.signing import Identity
 
-NO_LIMITS = Limits()
+NO_LIMITS = QualityLimits()
 THIN = RunConfig(exchange=ExchangeSection(local_steps=10, codec="topk-512-3"))
 STATE, OTHER_STATE, ROOT = "aa" * 32, "bb" * 32, "cc" * 32
 
@@ -70,7 +70,7 @@ def report(
     quality: Quality | None = None,
     verified: bool = True,
     dataset: str = "digits",
-    limits: Limits = NO_LIMITS,
+    limits: QualityLimits = NO_LIMITS,
     refused: dict[str, int] | None = None,
 ) -> Report:
     finished = rounds == 3
@@ -167,13 +167,13 @@ def test_a_directory_that_is_a_file_is_one_line_and_exit_code_2(tmp_path: Path) 
 
 def test_the_full_schedule_has_thresholds_and_a_shorter_one_has_those_that_were_given(tmp_path: Path) -> None:
     made = {
-        Options(directory=tmp_path / "a"): Limits(min_largest=90, min_smallest=80),
-        Options(directory=tmp_path / "b", rounds=5): Limits(),
-        Options(directory=tmp_path / "c", min_largest=50): Limits(min_largest=50, min_smallest=80),
-        Options(directory=tmp_path / "d", rounds=5, min_largest=50): Limits(min_largest=50),
-        Options(directory=tmp_path / "e", task="stereo"): Limits(beats_constant=True),
-        Options(directory=tmp_path / "f", task="stereo", rounds=5): Limits(),
-        Options(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): Limits(max_epe=2.5),
+        Options(directory=tmp_path / "a"): QualityLimits(min_largest=90, min_smallest=80),
+        Options(directory=tmp_path / "b", rounds=5): QualityLimits(),
+        Options(directory=tmp_path / "c", min_largest=50): QualityLimits(min_largest=50, min_smallest=80),
+        Options(directory=tmp_path / "d", rounds=5, min_largest=50): QualityLimits(min_largest=50),
+        Options(directory=tmp_path / "e", task="stereo"): QualityLimits(beats_constant=True),
+        Options(directory=tmp_path / "f", task="stereo", rounds=5): QualityLimits(),
+        Options(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): QualityLimits(max_epe=2.5),
     }
     for options, limits in made.items():
         assert make_settings(options).limits == limits
@@ -209,7 +209,7 @@ def test_local_steps_make_fewer_rounds_of_more_samples_unless_rounds_are_asked_f
 
 @pytest.mark.parametrize(("peers", "cohorts", "sizes"), [(4, 2, [2, 2]), (5, 2, [3, 2]), (3, 3, [1, 1, 1]), (1, 1, [1])])
 def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes: list[int], tmp_path: Path) -> None:
-    made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
+    made = SwarmSettings(peers, cohorts, RunConfig(), None, tmp_path, QualityLimits())
     names = [made.cohort(index) for index in range(peers)]
     assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
 
@@ -229,7 +229,7 @@ def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp
     (tmp_path / "own" / "notes.txt").touch()
     made = make_settings(Options(directory=tmp_path / "1", private=tmp_path / "own"))
     assert [path.name for path in made.private] == ["a", "b", "c"]
-    assert (made.peers, made.cohorts, made.limits, made.run.run.data) == (3, 3, Limits(), "private")
+    assert (made.peers, made.cohorts, made.limits, made.run.run.data) == (3, 3, QualityLimits(), "private")
     together = make_settings(Options(directory=tmp_path / "2", private=tmp_path / "own", cohorts=1, peers=3))
     assert (together.peers, together.cohorts) == (3, 1)
     for options, says in (
@@ -261,7 +261,7 @@ def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returnco
 @pytest.mark.parametrize(
     ("made", "fails"),
     [
-        (report(quality=accuracy(0.97, 0.8, 0.9), limits=Limits(min_largest=90, min_smallest=80)), []),
+        (report(quality=accuracy(0.97, 0.8, 0.9), limits=QualityLimits(min_largest=90, min_smallest=80)), []),
         (report(rounds=2), ["every round is committed"]),
         (report(peer("peer-0", state=OTHER_STATE), peer("peer-1", state=OTHER_STATE)), ["all peers hold the log's state"]),
         (report(peer("peer-0"), peer("peer-1", end=PeerFate.LATE)), ["peers ran to the end"]),
@@ -292,7 +292,7 @@ def test_a_peer_that_was_killed_or_left_is_not_compared(end: PeerFate) -> None:
 def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> None:
     low = accuracy(0.8999, 0.7999)
     assert failed(report(quality=low)) == []
-    assert failed(report(quality=low, limits=Limits(min_largest=90, min_smallest=80))) == [
+    assert failed(report(quality=low, limits=QualityLimits(min_largest=90, min_smallest=80))) == [
         "the largest subnet reaches 90 %",
         "the smallest subnet reaches 80 %",
     ]
@@ -300,15 +300,17 @@ def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> 
 
 def test_an_error_above_a_limit_or_a_constants_fails_and_without_a_limit_does_not() -> None:
     assert failed(report(quality=epe(9.0, 9.0))) == []
-    assert failed(report(quality=epe(2.5, 2.51), limits=Limits(max_epe=2.5))) == ["the smallest subnet errs by 2.5 px at most"]
-    assert failed(report(quality=epe(4.4, 4.5), limits=Limits(beats_constant=True))) == ["the smallest subnet beats a constant disparity"]
-    assert failed(report(quality=epe(4.4, 4.4), limits=Limits(max_epe=4.4, beats_constant=True))) == []
+    assert failed(report(quality=epe(2.5, 2.51), limits=QualityLimits(max_epe=2.5))) == ["the smallest subnet errs by 2.5 px at most"]
+    assert failed(report(quality=epe(4.4, 4.5), limits=QualityLimits(beats_constant=True))) == [
+        "the smallest subnet beats a constant disparity"
+    ]
+    assert failed(report(quality=epe(4.4, 4.4), limits=QualityLimits(max_epe=4.4, beats_constant=True))) == []
 
 
 def test_what_was_not_measured_fails_every_limit() -> None:
-    assert failed(report(limits=Limits(min_largest=90))) == ["the largest subnet reaches 90 %"]
-    assert len(failed(report(limits=Limits(max_epe=1, beats_constant=True)))) == 4
-    assert len(failed(report(quality=epe(1, 1, baseline=None), limits=Limits(beats_constant=True)))) == 2
+    assert failed(report(limits=QualityLimits(min_largest=90))) == ["the largest subnet reaches 90 %"]
+    assert len(failed(report(limits=QualityLimits(max_epe=1, beats_constant=True)))) == 4
+    assert len(failed(report(quality=epe(1, 1, baseline=None), limits=QualityLimits(beats_constant=True)))) == 2
 
 
 def test_the_report_comes_back_from_its_json() -> None:
@@ -322,7 +324,7 @@ def test_the_report_comes_back_from_its_json() -> None:
 def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
     refused = {"malformed": 1, "no body": 2}
     peers = peer("peer-0", dropped=2, handed_in=1_500_000), peer("peer-1", handed_in=500_000)
-    read = printed(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused))
+    read = printed(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=QualityLimits(min_largest=90), refused=refused))
     assert ROOT in read
     assert "50.0 % on held-out data (the aim is 97 %)" in read
     assert "192 (96.0 % of those trained)" in read
@@ -335,7 +337,7 @@ def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
 
 
 def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> None:
-    read = printed(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)))
+    read = printed(report(quality=epe(1.654, 2.0), dataset="layers", limits=QualityLimits(beats_constant=True)))
     assert "1.65 px on held-out data" in read
     assert "4.50 px: the held-out data's median" in read
     assert "the aim" not in read
@@ -364,7 +366,7 @@ def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_without_a_terminal_progress_is_plain_lines_and_the_end_is_said_once() -> None:
     console = Console(file=io.StringIO(), width=80)
-    with Progress(console, 2) as progress:
+    with SwarmProgress(console, 2) as progress:
         progress.update(0, 4, None)
         progress.update(1, 4, 2.5)
         progress.update(2, 4, 2.25)
@@ -375,7 +377,7 @@ def test_without_a_terminal_progress_is_plain_lines_and_the_end_is_said_once() -
 
 def test_on_a_terminal_progress_is_a_bar() -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with Progress(console, 8) as progress:
+    with SwarmProgress(console, 8) as progress:
         progress.update(3, 4, 1.5)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "3/8" in printed

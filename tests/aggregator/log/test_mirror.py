@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.log import copies
-from manta_swarm.aggregator.log.copies import Check, FolderCopy, Shown, WebCopy, verify, web_copy
+from manta_swarm.aggregator.log.copies import FolderCopy, LogCheck, VerifiedLog, WebCopy, verify, web_copy
 from manta_swarm.aggregator.log.log import Log
-from manta_swarm.aggregator.log.mirror import EVIDENCE, Known, Mirror, Opened, open_mirror
+from manta_swarm.aggregator.log.mirror import EVIDENCE, ExpectedRun, Mirror, OpenMirror, open_mirror
 from manta_swarm.aggregator.log.tiles import export
 from manta_swarm.aggregator.log.witnessed import Witnessed, keep_witnessed
 from manta_swarm.protocol.cosignatures import cosign
@@ -44,7 +44,7 @@ from tests.aggregator.small_run import (
 SIGNED = signed_manifest()
 FEW, ALL = 65, 67  # rounds of two states of the log; more than a full bundle of entries
 KEPT = Path(__file__).parents[2] / "formats" / "0.1.0" / "log"  # a run's folder
-UNKNOWN = Known()
+UNKNOWN = ExpectedRun()
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +87,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "_PAUSES_S", (0.0, 0.0))
 
 
-def opened(server: Served, folder: Path, known: Known = UNKNOWN) -> Opened:
+def opened(server: Served, folder: Path, known: ExpectedRun = UNKNOWN) -> OpenMirror:
     return open_mirror(web_copy(server.url), known, folder)
 
 
-def checked(server: Served, folder: Path, known: Known = UNKNOWN) -> tuple[Shown, TreeHead | None]:
+def checked(server: Served, folder: Path, known: ExpectedRun = UNKNOWN) -> tuple[VerifiedLog, TreeHead | None]:
     """Return what a log shows, and what an earlier call saw."""
     found = opened(server, folder, known)
     try:
-        check = Check(found.mirror, training_spec_of=training_spec_of)
+        check = LogCheck(found.mirror, training_spec_of=training_spec_of)
         assert list(check.entries())[-1] == check.head.size
         shown = check.shown()
     except BaseException:
@@ -311,12 +311,12 @@ def test_nobody_is_sent_elsewhere(server: Served, tmp_path: Path) -> None:
 
 
 def test_another_run_or_operator_than_is_known_is_refused(server: Served, folder: Path) -> None:
-    right = Known.of(SIGNED.run.hex()[:16], [peer_name(OPERATOR.public_key), OPERATOR.public_key.hex()])
+    right = ExpectedRun.of(SIGNED.run.hex()[:16], [peer_name(OPERATOR.public_key), OPERATOR.public_key.hex()])
     assert checked(server, folder, right)[0].rounds == ALL
     with pytest.raises(UserError, match=f"of another run than --run says: of {SIGNED.run.hex()}"):
-        checked(server, folder, Known.of("0" * 64, []))
+        checked(server, folder, ExpectedRun.of("0" * 64, []))
     with pytest.raises(UserError, match=f"operators are {peer_name(OPERATOR.public_key)}"):
-        checked(server, folder, Known.of(None, [peer_name(STRANGER.public_key)]))
+        checked(server, folder, ExpectedRun.of(None, [peer_name(STRANGER.public_key)]))
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(server: Served, exports: dict[str, Path], tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_without_a_folder_it_lies_in_the_cache_and_an_address_keeps_its_run(
     server.show(tmp_path / "other")
     with pytest.raises(OtherHistory, match=f"had the log of run {SIGNED.run.hex()} before, and now has that of {other.run.hex()}"):
         open_mirror(web, UNKNOWN, None)
-    asked = open_mirror(web, Known.of(other.run.hex(), []), None)
+    asked = open_mirror(web, ExpectedRun.of(other.run.hex(), []), None)
     asked.lock.release()
     assert asked.folder.name == other.run.hex()
     open_mirror(web, UNKNOWN, None).lock.release()

@@ -16,8 +16,8 @@ from manta_swarm.aggregator.monitor.app import MonitorApp, load_files
 from manta_swarm.aggregator.monitor.present import Present
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection
 from manta_swarm.aggregator.monitor.sight import Sight
-from manta_swarm.aggregator.monitor.streams import Streams
-from manta_swarm.aggregator.status import AggregatorStatus, Calls, Handed, OpenRound, unix_ms
+from manta_swarm.aggregator.monitor.streams import EventStreams
+from manta_swarm.aggregator.status import AggregatorStatus, CallCounts, HandedContribution, OpenRound, unix_ms
 from manta_swarm.runtime.disk import make_directory
 from tests.aggregator.real_run import PEERS
 from tests.aggregator.small_run import training_spec_of
@@ -55,7 +55,7 @@ class Shown:
         settings = settings or MonitorSection()
         self.sight = Sight(directory, **of_sight)
         self.present = Present(self.sight)
-        self.streams = Streams(settings.streams, lambda: [("now", self.present.now(unix_ms()))])
+        self.streams = EventStreams(settings.streams, lambda: [("now", self.present.now(unix_ms()))])
         answers = Answers(self.sight, self.present, settings)
         self.app = MonitorApp(self.sight, self.present, answers, self.streams, load_files(), settings.host_names if is_loopback else None)
         self.look()
@@ -124,7 +124,7 @@ def live_of(**changes: Any) -> AggregatorStatus:
         join=("manta-peer join",),
         received_bytes=5_000,
         sent_bytes=9_000,
-        calls={"body": Calls(calls=3, in_bytes=4_000, out_bytes=100)},
+        calls={"body": CallCounts(calls=3, in_bytes=4_000, out_bytes=100)},
         refused={"bad body": 2},
     ).model_copy(update=changes)
 
@@ -145,7 +145,7 @@ def open_round(round_: int, expected: list[bytes], handed: dict[bytes, str], *, 
         opened_at=now - lasts_ms,
         deadline_at=now + left_ms,
         expected=tuple(key.hex() for key in expected),
-        handed=tuple(Handed(round=round_, keys=(key.hex(),), body=body) for key, body in handed.items()),
+        handed=tuple(HandedContribution(round=round_, keys=(key.hex(),), body=body) for key, body in handed.items()),
     )
 
 

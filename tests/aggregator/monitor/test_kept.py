@@ -15,7 +15,7 @@ from manta_swarm.aggregator.monitor import kept, view
 from manta_swarm.aggregator.monitor.kept import KEPT, KeptView
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.monitor.sight import Sight
-from manta_swarm.aggregator.monitor.tables import Rounds
+from manta_swarm.aggregator.monitor.tables import RoundColumns
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import sha256
@@ -110,7 +110,7 @@ def test_a_later_start_opens_only_the_entries_that_came_since(directory: Path, l
 
 def test_times_of_rounds_are_kept_too(directory: Path, log: Log) -> None:
     rounds = looked(directory).view.rounds
-    again = Rounds.of(rounds.columns())
+    again = RoundColumns.of(rounds.columns())
     assert again.row(2).committed_at == 1_000_000
     assert again.series(1, ROUNDS, 10) == rounds.series(1, ROUNDS, 10)
 

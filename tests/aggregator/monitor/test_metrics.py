@@ -11,7 +11,7 @@ from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.witnessed import Witnessed
 from manta_swarm.aggregator.monitor.alarms import Wrong
 from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
-from manta_swarm.aggregator.monitor.quality import EvaluationSeen, Point
+from manta_swarm.aggregator.monitor.quality import EvaluationSeen, QualityPoint
 from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.aggregator.status import Quality, unix_ms
 from manta_swarm.protocol.closing import GONE
@@ -51,8 +51,8 @@ def shown(played: tuple[Path, OpenedRun]) -> Shown:
 @pytest.fixture
 def full(shown: Shown, played: tuple[Path, OpenedRun]) -> Shown:
     """A run of which there is something to say of everything."""
-    points = [Point(macs=1, kind="largest", quality=0.9, loss=0.1), Point(macs=1, kind="smallest", quality=0.8, loss=0.2)]
-    random = [Point(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
+    points = [QualityPoint(macs=1, kind="largest", quality=0.9, loss=0.1), QualityPoint(macs=1, kind="smallest", quality=0.8, loss=0.2)]
+    random = [QualityPoint(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
     shown.sight.evaluations.seen = [EvaluationSeen(round=3, state="", at=unix_ms(), seconds=1.0, held_out=355, points=(*points, *random))]
     assert shown.sight.status is not None
     refused = {"bad body": 2, 'a "quoted\\ reason\n': 1}

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from manta_swarm.aggregator.monitor.streams import Streams
+from manta_swarm.aggregator.monitor.streams import EventStreams
 
 
 class Client:
     """Somebody who listens, as slowly as the test wants."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: EventStreams) -> None:
         self._streams = streams
         self.may_take = asyncio.Event()
         self.may_take.set()
@@ -48,7 +48,7 @@ class Client:
         return found
 
     @classmethod
-    async def greeted(cls, streams: Streams, count: int) -> "list[Client]":
+    async def greeted(cls, streams: EventStreams, count: int) -> "list[Client]":
         """Return so many, once each was told how things stand."""
         clients = [cls(streams) for _ in range(count)]
         for client in clients:
@@ -64,15 +64,15 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def told(limit: int = 10) -> AsyncIterator[Streams]:
-    streams = Streams(limit, lambda: [("now", {"round": 1}), ("head", {"size": 7})])
+async def told(limit: int = 10) -> AsyncIterator[EventStreams]:
+    streams = EventStreams(limit, lambda: [("now", {"round": 1}), ("head", {"size": 7})])
     yield streams
     assert not len(streams)
     assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.fixture
-def streams() -> AbstractAsyncContextManager[Streams]:
+def streams() -> AbstractAsyncContextManager[EventStreams]:
     return told()
 
 
@@ -87,7 +87,7 @@ async def gone(*clients: Client) -> None:
     await ended(*clients)
 
 
-async def test_a_client_is_greeted_and_told_what_happens(streams: Streams) -> None:
+async def test_a_client_is_greeted_and_told_what_happens(streams: EventStreams) -> None:
     (client,) = await Client.greeted(streams, 1)
     assert client.messages[0]["status"] == 200
     streams.publish("round", {"round": 2})
@@ -96,7 +96,7 @@ async def test_a_client_is_greeted_and_told_what_happens(streams: Streams) -> No
     await gone(client)
 
 
-async def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part(streams: Streams) -> None:
+async def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part(streams: EventStreams) -> None:
     slow, quick = await Client.greeted(streams, 2)
     slow.may_take.clear()
     for round_ in range(30):
@@ -119,7 +119,7 @@ async def test_a_place_is_free_again_once_its_client_has_gone() -> None:
         await gone(*clients[1:])
 
 
-async def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled(streams: Streams) -> None:
+async def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled(streams: EventStreams) -> None:
     """Its end waits for the task that waits for its client's: being cancelled just then is not taken for that task's cancellation."""
     waits, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
 
@@ -146,7 +146,7 @@ async def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled(stream
         await has_ended.wait()
 
 
-async def test_all_streams_end_with_the_monitor(streams: Streams) -> None:
+async def test_all_streams_end_with_the_monitor(streams: EventStreams) -> None:
     clients = await Client.greeted(streams, 3)
     streams.close()
     await ended(*clients)

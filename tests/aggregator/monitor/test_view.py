@@ -5,7 +5,7 @@ import pytest
 
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.monitor import kept, sight, view
-from manta_swarm.aggregator.monitor.tables import Opened, Rounds, TableSeen, opened, table_seen
+from manta_swarm.aggregator.monitor.tables import OpenedEntry, RoundColumns, TableSeen, opened, table_seen
 from manta_swarm.aggregator.monitor.view import View
 from manta_swarm.aggregator.states.opening import OpenedRun
 from manta_swarm.automl.training.training_spec import ManifestTrainingSpec
@@ -98,9 +98,9 @@ def test_an_entry_that_does_not_fit_is_not_kept_and_may_come_again(log: Log) -> 
     assert view.rounds.index_of(2) == 2 * ENTRIES - 1
 
 
-def rounds_of(count: int, table: TableSeen) -> Rounds:
+def rounds_of(count: int, table: TableSeen) -> RoundColumns:
     """Return as many rounds, all like the one of ``table``."""
-    rounds = Rounds()
+    rounds = RoundColumns()
     for _ in range(count):
         rounds.append(table)
     return rounds
@@ -143,7 +143,7 @@ def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, 
     assert isinstance(last.said, Round)
     entries = [*table, replace(last, said=replace(last.said, first=1))]
     revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
-    before = Opened("revocation", revocation, Signed.sign(revocation, OPERATOR))
+    before = OpenedEntry("revocation", revocation, Signed.sign(revocation, OPERATOR))
     assert table_seen(0, [before, *entries], manifest, training_spec) == table_seen(1, entries, manifest, training_spec)
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
-from manta_swarm.aggregator.features.witness.program import Asked, Witness, be_witness
+from manta_swarm.aggregator.features.witness.program import Witness, WitnessSettings, be_witness
 from manta_swarm.aggregator.features.witness.rule import Rule
 from manta_swarm.aggregator.log.guard import EVIDENCE
 from manta_swarm.aggregator.log.log import Log
@@ -163,7 +163,7 @@ async def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof
 def test_while_nobody_of_the_run_answers_it_waits_and_says_so_once(tmp_path: Path) -> None:
     async def story() -> list[str]:
         said, stopped = Lines(), asyncio.get_running_loop().create_future()
-        asked = Asked([ADDRESS], None, None, keep_entries=False)
+        asked = WitnessSettings([ADDRESS], None, None, keep_entries=False)
         watching = asyncio.create_task(be_witness(asked, tmp_path / "w", console=said, stopped=stopped))
         await until(lambda: said or watching.done())
         stopped.set_result(None)
