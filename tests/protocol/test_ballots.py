@@ -98,7 +98,9 @@ def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first(
 def test_a_contribution_that_writers_kept_for_two_rounds_counts_in_that_of_the_newest_ballot() -> None:
     older, newer = KeptUnderBallot(ballot(2), 0, 3, contribution(0, 12)), KeptUnderBallot(ballot(4), 0, 2, contribution(0, 12))
     assert taking_over(7, [newer], [older]).kept() == [(newer, (KEYS[0],))]
-    later = Kept(ballot(4), 0, 3, contribution(0, 12))  # under one ballot that of the later round: for the older no quorum had it
+    later = KeptUnderBallot(
+        ballot(4), 0, 3, contribution(0, 12)
+    )  # under one ballot that of the later round: for the older no quorum had it
     assert taking_over(7, [newer], [later]).kept() == taking_over(7, [], [later]).kept() == [(later, (KEYS[1],))]
     assert taking_over(7, [later], [newer]).kept() == [(later, (KEYS[0],))]
 
