@@ -9,7 +9,7 @@ import re
 
 from manta_swarm.protocol.errors import OtherVersion
 
-PROTOCOL = 13  # grows with every change of what is signed, logged or sent; it is the version of all signatures, too
+PROTOCOL = 14  # grows with every change of what is signed, logged or sent; it is the version of all signatures, too
 PROGRAM = "0.1.0"  # the oldest release of manta-swarm that takes part in runs of this version
 MAX_PROTOCOL = 2**16
 

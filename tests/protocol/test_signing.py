@@ -107,7 +107,7 @@ def test_keys_and_signatures_are_those_of_rfc_8032() -> None:
     identity = Identity(RFC_SEED)
     assert identity.public_key == RFC_KEY
     verify("claim", RFC_KEY, b"payload", identity.sign("claim", b"payload"))
-    signed = b"manta/claim/v13\npayload"
+    signed = b"manta/claim/v14\npayload"
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign("claim", b"payload"), signed)
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign_note("text\n"), b"text\n")
 

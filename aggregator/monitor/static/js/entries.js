@@ -26,7 +26,7 @@ const SIGNERS = {
   contribution: (fields) => fields.founder,
   verdict: (fields) => fields.auditor,
 };
-const PROTOCOL = 13; // the version of the protocol, for which all of them are signed
+const PROTOCOL = 14; // the version of the protocol, for which all of them are signed
 
 /**
  * Return {kind, fields, claims, signed}: fields by name, those of each claim of a contribution too; `signed` has {key, message, signature}
