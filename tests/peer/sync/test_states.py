@@ -203,12 +203,8 @@ def own_min_exponents(scene: Scene) -> dict[int, int]:
 
 
 async def test_a_state_is_reached_by_its_table_s_bodies_each_decoded_on_its_own_base(scene: Scene) -> None:
-    states, held = await scene.at_the_start(LATE), scene.start
-    for _ in range(4):
-        target = scene.commit()
-        await states.reach(target, held, own_min_exponents(scene))
-        assert state_digest(states.held) == target.state
-        held = target
+    states = await scene.at_the_start(LATE)
+    *_, held = await live_through(scene, states, 4)
     assert set(scene.asked) == {blob.root for _, blob in scene.log.handed.values()}
     header, blob = scene.log.handed[scene.log.give(PEERS[1], 50, age=3)]
     states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
@@ -346,6 +342,7 @@ async def live_through(scene: Scene, states: States, last: int) -> list[CommitRe
     for _ in range(last):
         commit_refs.append(scene.commit())
         await states.reach(commit_refs[-1], commit_refs[-2], own_min_exponents(scene))
+        assert state_digest(states.held) == commit_refs[-1].state
     return commit_refs
 
 

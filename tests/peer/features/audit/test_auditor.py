@@ -457,7 +457,7 @@ def test_what_a_named_auditor_computes_again_is_its_secret_and_a_part_of_all(tmp
 # Several operators.
 
 
-async def test_of_several_operators_a_liar_alone_takes_nothing(tmp_path: Path) -> None:
+async def test_of_several_operators_a_liar_alone_takes_nothing_and_the_drawn_one_gets_what_was_brought_to_another(tmp_path: Path) -> None:
     played = await played_in(tmp_path, operators=4, auditors=4)
     scene = played.scene
     await played.enter(brings=True)
@@ -465,16 +465,6 @@ async def test_of_several_operators_a_liar_alone_takes_nothing(tmp_path: Path) -
     lying, _ = scene.auditor(liar, found(VOID, VOID))
     await audit(lying)
     assert not played.said  # it is another's to judge
-    await audit(scene.auditor(played.drawn)[0])
-    scene.turn()
-    assert scene.reputation.good[A.public_key] == 1
-    assert scene.reputation.is_proven(A.public_key)
-
-
-async def test_a_named_auditor_gets_what_was_brought_to_another_operator(tmp_path: Path) -> None:
-    played = await played_in(tmp_path, operators=4, auditors=4)
-    scene = played.scene
-    await played.enter(brings=True)
     holders = [operator for operator in OPERATORS if scene.brought[operator.public_key].num_bytes]
     assert 0 < len(holders) < 4
     away = next(operator for operator in OPERATORS if operator not in holders)
@@ -483,3 +473,6 @@ async def test_a_named_auditor_gets_what_was_brought_to_another_operator(tmp_pat
         auditor._line.turn_away("it is one that has it")
     await audit(auditor)
     assert played.said == [(GOOD, GOOD)]
+    scene.turn()
+    assert scene.reputation.good[A.public_key] == 1
+    assert scene.reputation.is_proven(A.public_key)

@@ -31,15 +31,19 @@ class Working(threading.Thread):
         assert not self.is_alive()
 
 
-def test_a_paused_contributor_begins_no_microbatch_until_it_is_resumed() -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_paused_contributor_begins_no_microbatch_until_it_is_resumed_and_who_leaves_does_not_wait_for_the_lease(leaves: bool) -> None:
     work_gate = WorkGate(ManualClock(100.0))
     work_gate.pause(is_paused=True)
     working = Working(lambda: work_gate.before_microbatch(until_s=100 + DEADLINE_S))
     assert work_gate.is_paused
     assert working.is_alive()
-    work_gate.pause(is_paused=False)
+    if leaves:
+        work_gate.leave()
+    else:
+        work_gate.pause(is_paused=False)
     working.ends()
-    assert working.problem is None
+    assert str(working.problem) == ("you left while it was paused" if leaves else "None")
 
 
 def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
@@ -48,15 +52,6 @@ def test_a_lease_that_is_over_before_the_pause_is_given_up() -> None:
     work_gate.pause(is_paused=True)
     with pytest.raises(LeaseOver, match="paused until the lease was over"):
         work_gate.before_microbatch(until_s=clock.now_s())
-
-
-def test_who_leaves_while_paused_does_not_wait_for_the_lease() -> None:
-    work_gate = WorkGate(ManualClock(100.0))
-    work_gate.pause(is_paused=True)
-    working = Working(lambda: work_gate.before_microbatch(until_s=100 + DEADLINE_S))
-    work_gate.leave()
-    working.ends()
-    assert str(working.problem) == "you left while it was paused"
 
 
 def test_a_lease_under_way_is_brought_back_before_the_person_has_left() -> None:

@@ -55,7 +55,7 @@ class Operator:
         self.network = MemoryNetwork()
         self.told: list[Signed[Measure]] = []
 
-    async def listen(self) -> None:
+    async def listen(self) -> "Operator":
         """Answer from now on."""
 
         async def on_measure(caller: PublicKey, request: bytes) -> bytes:
@@ -64,6 +64,7 @@ class Operator:
             return b""
 
         await self.network.endpoint(PublicKey(OPERATOR.public_key)).serve("measure", on_measure)
+        return self
 
 
 def few() -> ImageDataset:
@@ -78,9 +79,7 @@ def measuring(
 
 
 async def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(compute: ComputeThread, live_status: LiveStatus) -> None:
-    operator, dataset = Operator(), few()
-
-    await operator.listen()
+    operator, dataset = await Operator().listen(), few()
     await measuring(operator, compute, live_status, dataset).measure(2, STATE.parameters)
     (measure,) = (signed.open() for signed in operator.told)
     supernet = build(TINY)
@@ -93,9 +92,7 @@ async def test_what_is_told_is_what_an_evaluation_on_the_own_images_finds(comput
 
 
 async def test_it_rests_in_between_but_not_before_the_last_state(compute: ComputeThread, live_status: LiveStatus) -> None:
-    operator = Operator()
-
-    await operator.listen()
+    operator = await Operator().listen()
     own = measuring(operator, compute, live_status, few())
     await own.measure(0, STATE.parameters, is_last=True)  # the first state says nothing
     for round_ in (1, 2):
@@ -108,10 +105,8 @@ async def test_it_rests_in_between_but_not_before_the_last_state(compute: Comput
 async def test_without_a_rest_every_state_is_measured(
     compute: ComputeThread, live_status: LiveStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operator = Operator()
+    operator = await Operator().listen()
     monkeypatch.setattr(module, "SHARE", 1)
-
-    await operator.listen()
     own = measuring(operator, compute, live_status, few())
     for round_ in (1, 2):
         await own.measure(round_, STATE.parameters)
@@ -119,9 +114,7 @@ async def test_without_a_rest_every_state_is_measured(
 
 
 async def test_who_does_not_want_it_told_has_it_in_the_status_only(compute: ComputeThread, live_status: LiveStatus) -> None:
-    operator = Operator()
-
-    await operator.listen()
+    operator = await Operator().listen()
     await measuring(operator, compute, live_status, few(), is_told=False).measure(1, STATE.parameters)
     assert (operator.told, live_status.status.own_round) == ([], 1)
 
