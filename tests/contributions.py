@@ -63,11 +63,11 @@ def listing(claims: Iterable[Signed[Claim]], founder: Identity, *, body: bytes |
         body: root over its body's groups; None: one that no other claims have.
         left: digest of the residual that it leaves; none if it is empty.
     """
-    ordered = sorted(claims, key=lambda signed: signed.open().key)
-    opened = [signed.open() for signed in ordered]
+    claimed = sorted(((signed.unchecked(), signed) for signed in claims), key=lambda each: each[0].key)
+    opened, ordered = [claim for claim, _ in claimed], [signed for _, signed in claimed]
     first = opened[0]
     included = sum(1 << place for place, claim in enumerate(opened) if claim.given) or 1
-    root = body or sha256(b"".join(signed.open().key for signed in ordered) + first.base)
+    root = body or sha256(b"".join(claim.key for claim in opened) + first.base)
     contribution = Contribution(
         run=first.run,
         round=first.round,
@@ -97,12 +97,12 @@ def cohort_header_of(
 
 def with_contribution(header: Header, identity: Identity, **changes: Any) -> Header:
     """Return the header with the same claims and a changed contribution, signed by ``identity``."""
-    return replace(header, contribution=Signed.sign(replace(header.contribution.open(), **changes), identity))
+    return replace(header, contribution=Signed.sign(replace(header.contribution.unchecked(), **changes), identity))
 
 
 def in_order(headers: Iterable[Header]) -> list[Header]:
     """Return headers in a table's order: by founder."""
-    return sorted(headers, key=lambda header: header.contribution.open().founder)
+    return sorted(headers, key=lambda header: header.contribution.unchecked().founder)
 
 
 def round_of(ledger: Ledger, listed: Sequence[Listed], *, before: int = 0, **changes: Any) -> Round:
