@@ -29,7 +29,7 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.peer.features.evaluation.measurer import Measured, Measurer
-from manta_swarm.peer.features.evaluation.service import EvaluationService, Subject
+from manta_swarm.peer.features.evaluation.service import EvaluationService, EvaluationSubject
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.processes import ProcessPool, WorkerData
 from manta_swarm.protocol.encoding import pack, unpack
@@ -56,7 +56,7 @@ class Counting(Measurer):
 
 
 class Host:
-    """The peer that is asked; implements ``peer.features.evaluation.service.Host``."""
+    """The peer that is asked; implements ``peer.features.evaluation.service.EvaluationHost``."""
 
     held_round = 0
 
@@ -153,7 +153,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     pool = ProcessPool(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
     training, network = Training(pool), MemoryNetwork()
     asking = Asking(network.endpoint(ASKER.public_key))
-    service = EvaluationService(PEER, Subject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
+    service = EvaluationService(PEER, EvaluationSubject(RUN, data.digest, TINY), Host(data.digest, weights.numpy().tobytes()))
     await pool.start()
     await pool.load(weights, None)
     async with service.open(network.endpoint(PEER.public_key)):

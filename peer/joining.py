@@ -47,7 +47,7 @@ from manta_swarm.peer.limits.sensors import THIS_COMPUTER, Sensors
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import LiveStatus, advice
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.train.data import Held, check_supported
+from manta_swarm.peer.train.data import HeldData, check_supported
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice, Devices
@@ -171,7 +171,7 @@ async def _enter(
 
 
 def _make_pool(
-    own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
+    own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: HeldData
 ) -> tuple[WorkerPool, Dataset]:
     """Return what trains this peer's microbatches, and the data set; with worker processes it lies in the memory that all share."""
     if own.config.audit_only:
@@ -197,7 +197,7 @@ async def _take_part(own: _Own, met: _Met) -> None:
         await _train(own, met, held)
 
 
-async def _train(own: _Own, met: _Met, held: Held) -> None:
+async def _train(own: _Own, met: _Met, held: HeldData) -> None:
     config, store, identity, live_status = own.config, own.store, own.identity, own.live_status
     node, signed = met.node, met.signed
     manifest, limits = signed.open(), own.limiter.limits

@@ -26,7 +26,7 @@ from manta_swarm.peer.sync.split_view_monitor import SplitViewMonitor
 from manta_swarm.peer.sync.spot_checker import SpotChecker
 from manta_swarm.peer.sync.spread import BlobDistribution
 from manta_swarm.peer.sync.states import CatchingUp, States
-from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
+from manta_swarm.peer.sync.subscriber import CommitSubscriber, RunUpdate
 from manta_swarm.peer.train.loop import TrainingLoop
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.trainer import LocalTrainer, Timing
@@ -93,7 +93,7 @@ class Session:
         """Take what the log and neighbours say of where the run stands, until this is cancelled."""
         while True:
             update = await self._subscriber.next_update()
-            if not isinstance(update, Update):
+            if not isinstance(update, RunUpdate):
                 self._word.show_away(update.is_away)
                 continue
             with update:

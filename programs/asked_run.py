@@ -30,7 +30,7 @@ _END_S = 30.0  # for the node to say goodbye
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOfMembers:
     """A visited run, which a search asks in its own thread. Implements ``automl.commands.network_interface.AskedRun``."""
 
     loop: asyncio.AbstractEventLoop
@@ -66,14 +66,14 @@ class Asked:
 
 
 @contextlib.contextmanager
-def opened(config: PeerConfig, folder: Path) -> Iterator[Asked]:
+def opened(config: PeerConfig, folder: Path) -> Iterator[RunOfMembers]:
     """Yield the run that the settings name, whose members are there to be asked; the network is left however the program is told to end.
 
     Raises:
         UserError: nobody answers there, it is another run, its data are private, or it does not let anybody in by the invitation.
         MantaError: the state cannot be had.
     """
-    found: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    found: concurrent.futures.Future[RunOfMembers] = concurrent.futures.Future()
     loop = asyncio.new_event_loop()
     visit = loop.create_task(_visit(config, folder, found))
     thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
@@ -109,7 +109,7 @@ def ending_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "concurrent.futures.Future[Asked]") -> None:
+def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "concurrent.futures.Future[RunOfMembers]") -> None:
     """Run the visit to its end; if it ended before the run was found, that is why it was not."""
     try:
         loop.run_until_complete(visit)
@@ -129,7 +129,7 @@ def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "
         loop.close()
 
 
-async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Future[Asked]") -> None:
+async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Future[RunOfMembers]") -> None:
     async with visiting(config, guest=folder / GUEST) as visit:
         manifest = visit.manifest
         if manifest.is_private:
@@ -137,7 +137,7 @@ async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Fu
         path = await _snapshot(visit, folder)
         state, _ = load_snapshot(path)
         asking = AskedMembers(visit.own_node, visit.signed.run, manifest.data_digest, Neighbours(visit.own_node, visit.signed.run))
-        found.set_result(Asked(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
+        found.set_result(RunOfMembers(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
         await asyncio.Event().wait()
 
 

@@ -18,7 +18,7 @@ from manta_swarm.network.rates import Faults
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
 from manta_swarm.peer.features.audit.auditor import AGAIN_PERCENT, AuditContext, Auditor, Volunteers
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.peer.features.audit.computing import Ask, Found, Said
+from manta_swarm.peer.features.audit.computing import AskAudit, AuditAnswer, AuditAnswerKind
 from manta_swarm.peer.features.audit.fetching import Fetching
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
@@ -77,8 +77,8 @@ class Scripted:
     """Says what it is told to say; implements ``peer.features.audit.computing.Computing``."""
 
     scene: "Scene"
-    answers: list[Found] = field(default_factory=list)  # in turn; then all is good
-    asked: list[Ask] = field(default_factory=list)
+    answers: list[AuditAnswer] = field(default_factory=list)  # in turn; then all is good
+    asked: list[AskAudit] = field(default_factory=list)
     loaded: int = 0  # times that it was given weights
     is_closed: bool = False
 
@@ -86,16 +86,16 @@ class Scripted:
         """Take note that there were some."""
         self.loaded += 1
 
-    async def answer(self, ask: Ask) -> Found:
+    async def answer(self, ask: AskAudit) -> AuditAnswer:
         """Say that a microbatch is done."""
         self.asked.append(ask)
-        return Found(Said.WORKING, (), 0, "", 10)
+        return AuditAnswer(AuditAnswerKind.WORKING, (), 0, "", 10)
 
-    async def go_on(self) -> Found:
+    async def go_on(self) -> AuditAnswer:
         """Return the next answer."""
         if self.answers:
             return self.answers.pop(0)
-        return Found(Said.DONE, (0,) * len(self.asked[-1].header.claims), 0, "", 10)
+        return AuditAnswer(AuditAnswerKind.DONE, (0,) * len(self.asked[-1].header.claims), 0, "", 10)
 
     async def close(self) -> None:
         """Be closed."""
@@ -209,7 +209,7 @@ class Scene:
         return Peer(self, identity, header, names)
 
     def auditor(
-        self, identity: Identity, *answers: Found, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30
+        self, identity: Identity, *answers: AuditAnswer, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30
     ) -> tuple[Auditor, Scripted]:
         """Return an auditor whose computing answers so, with room for so many bytes of what was brought."""
         scripted = Scripted(self, list(answers))
@@ -228,7 +228,7 @@ class Scene:
 
 
 class _Host:
-    """The peer of an auditor; implements ``peer.features.audit.auditor.Host``."""
+    """The peer of an auditor; implements ``peer.features.audit.auditor.AuditHost``."""
 
     def __init__(self, scene: Scene, scripted: Scripted) -> None:
         self.scene = scene
@@ -298,16 +298,16 @@ def run(work: Awaitable[None]) -> None:
     asyncio.run(bounded())
 
 
-def good(count: int = 1) -> Found:
+def good(count: int = 1) -> AuditAnswer:
     """Return what computing says where all fits."""
-    return Found(Said.DONE, (0,) * count, 0, "", 10)
+    return AuditAnswer(AuditAnswerKind.DONE, (0,) * count, 0, "", 10)
 
 
-def found(*outcomes: Outcome, said: Said = Said.DONE, reason: str = "why") -> Found:
+def found(*outcomes: Outcome, said: AuditAnswerKind = AuditAnswerKind.DONE, reason: str = "why") -> AuditAnswer:
     """Return what computing says of each claim."""
-    return Found(said, tuple(map(int, outcomes)), 0, reason, 10)
+    return AuditAnswer(said, tuple(map(int, outcomes)), 0, reason, 10)
 
 
-def needs(step: int) -> Found:
+def needs(step: int) -> AuditAnswer:
     """Return what computing says where a step does not fit."""
-    return Found(Said.NEEDS, (), step, "", 10)
+    return AuditAnswer(AuditAnswerKind.NEEDS, (), step, "", 10)

@@ -20,7 +20,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.all_reduce import AllReduce, described, norm_of
 from manta_swarm.peer.cohort.cohort_session import GONE, TROUBLE, Accepted, CohortContext, CohortSession, Gathered, Vector
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR, Coordinator, Reduced
-from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, VectorSummary, Word
+from manta_swarm.peer.cohort.messages import AskSum, Give, GiveAnswer, HandOver, JoinAnswer, PlaceAnswer, Taken, VectorSummary, Word
 from manta_swarm.protocol.errors import EncodingError, RemoteFault, Unreachable
 from manta_swarm.protocol.listed import trained_fault
 from manta_swarm.protocol.records import Claim
@@ -163,13 +163,13 @@ class FounderSession(CohortSession):
         self._asked.set()
         self._context.silent.forgive(key)
         if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= self._most - 1:
-            return JoinAnswer(int(Place.LATE))
+            return JoinAnswer(int(PlaceAnswer.LATE))
         if not fits(microbatch_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
-            return JoinAnswer(int(Place.TOO_SLOW))
+            return JoinAnswer(int(PlaceAnswer.TOO_SLOW))
         self._others.add(key)
         self._took_part.add(key)
         ends_ms, step_ms = max(0, round(self._ends_ms - now_ms)), round(self.timetable.step_ms)
-        return JoinAnswer(int(Place.TAKEN), (), self.members, ends_ms, step_ms)
+        return JoinAnswer(int(PlaceAnswer.TAKEN), (), self.members, ends_ms, step_ms)
 
     async def _close_roster(self) -> None:
         """Take no more members; before that, wait for those who are expected, but not for long."""

@@ -25,7 +25,7 @@ _MAX_SAMPLES = 2**53
 _MAX_REASON = 100
 
 
-class Place(IntEnum):
+class PlaceAnswer(IntEnum):
     """What a cohort peer says to one who asks it to be its founder."""
 
     TAKEN = 0
@@ -58,7 +58,7 @@ class Join:
 class JoinAnswer:
     """A place, or none."""
 
-    place: int  # of Place
+    place: int  # of PlaceAnswer
     founder: tuple[bytes, ...] = ()  # with ELSEWHERE
     members: tuple[bytes, ...] = ()  # with TAKEN: in the order of their keys
     ends_ms: int = 0  # with TAKEN: the vector of the first step is due in so many ms
@@ -67,7 +67,7 @@ class JoinAnswer:
     def __post_init__(self) -> None:
         for key in (*self.founder, *self.members):
             check_digest(key, "key")
-        if self.place not in tuple(Place) or len(self.founder) != (self.place == Place.ELSEWHERE):
+        if self.place not in tuple(PlaceAnswer) or len(self.founder) != (self.place == PlaceAnswer.ELSEWHERE):
             raise ValueError("an answer without its meaning")
         if len(self.members) > MAX_COHORT or list(self.members) != sorted(set(self.members)):
             raise ValueError("members out of order, or too many")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from manta_swarm.network import timeouts
 from manta_swarm.peer.cohort.cohort_session import TROUBLE, CohortContext, CohortSession, MemberSession
 from manta_swarm.peer.cohort.founder import FounderSession
-from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
+from manta_swarm.peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, PlaceAnswer
 from manta_swarm.protocol.cohorts import OwnCohort
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError
@@ -20,7 +20,7 @@ from manta_swarm.protocol.rounds import CommitRef
 from manta_swarm.protocol.signing import PublicKey
 
 _TRIES = 3  # founders that are asked for a place
-_LATE, _NOT_YET, _OTHER_COHORT = (JoinAnswer(int(place)) for place in (Place.LATE, Place.NOT_YET, Place.OTHER_COHORT))
+_LATE, _NOT_YET, _OTHER_COHORT = (JoinAnswer(int(place)) for place in (PlaceAnswer.LATE, PlaceAnswer.NOT_YET, PlaceAnswer.OTHER_COHORT))
 
 logger = logging.getLogger("manta.cohort")
 
@@ -52,12 +52,12 @@ class Rosters:
         self._own_cohort = OwnCohort("")  # the cohort on that base
         self._founder: PublicKey | None = None  # who is being asked
         self._roster: FounderSession | None = None  # this peer's own
-        self._settled: Place | None = None  # what cohort peers are told where there is neither
+        self._settled: PlaceAnswer | None = None  # what cohort peers are told where there is neither
         self._asking: dict[PublicKey, _Asking] = {}
 
     def close(self) -> None:
         """Look for no place any more."""
-        self._founder, self._roster, self._settled = None, None, Place.LATE
+        self._founder, self._roster, self._settled = None, None, PlaceAnswer.LATE
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
@@ -73,7 +73,7 @@ class Rosters:
             logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
         finally:
             if self._search is search:
-                self._founder, self._settled = None, self._settled or Place.LATE
+                self._founder, self._settled = None, self._settled or PlaceAnswer.LATE
                 self._answer_all()
         return cohort_session or CohortSession(self._key)
 
@@ -94,15 +94,15 @@ class Rosters:
             answer = await self._ask(founder, base, microbatch_ms, until_ms)
             if self._search is not search:
                 return None
-            if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
-                if answer is None or answer.place == Place.NO_FOUNDER:
+            if answer is None or answer.place in (PlaceAnswer.NO_FOUNDER, PlaceAnswer.OTHER_COHORT):
+                if answer is None or answer.place == PlaceAnswer.NO_FOUNDER:
                     context.silent.note(founder, self._round)
                 else:
                     others.add(founder)
                 if context.now_ms() >= until_ms:
                     return None
                 founder = choose_founder(self._key, self._cohort_peers() - others, context.silent, self._round)
-            elif answer.place == Place.ELSEWHERE:
+            elif answer.place == PlaceAnswer.ELSEWHERE:
                 founder = PublicKey(answer.founder[0])
                 if founder != self._key and not context.cohort_peers.knows(founder):
                     return None
@@ -124,10 +124,10 @@ class Rosters:
             return None
 
     def _answered(self, base: CommitRef, founder: PublicKey, answer: JoinAnswer) -> CohortSession | None:
-        if answer.place == Place.NOT_YET:
+        if answer.place == PlaceAnswer.NOT_YET:
             self._context.silent.note_late(founder, self._round)
-        if answer.place != Place.TAKEN:
-            logger.info("no place round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], Place(answer.place).name)
+        if answer.place != PlaceAnswer.TAKEN:
+            logger.info("no place round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], PlaceAnswer(answer.place).name)
             return None
         members = [PublicKey(key) for key in answer.members]
         if self._key not in members or founder not in members:
@@ -141,7 +141,7 @@ class Rosters:
         """Take the founder's place; members may come until the first step is over."""
         context, steps, now_ms = self._context, self._context.manifest.exchange.local_steps, self._context.now_ms()
         if not fits(microbatch_ms, left_ms, steps):
-            self._settled = Place.NO_FOUNDER
+            self._settled = PlaceAnswer.NO_FOUNDER
             return None
         expected = {key for key in self._cohort_peers() if not context.silent.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
@@ -181,6 +181,6 @@ class Rosters:
             if not asking.answer.done():
                 asking.say(self._roster.admit(asking.key, join.microbatch_ms))
         elif self._founder is not None:
-            asking.say(JoinAnswer(int(Place.ELSEWHERE), (self._founder,)))
+            asking.say(JoinAnswer(int(PlaceAnswer.ELSEWHERE), (self._founder,)))
         elif self._settled is not None:
             asking.say(JoinAnswer(int(self._settled)))

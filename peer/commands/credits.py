@@ -15,7 +15,7 @@ from manta_swarm.runtime.commands import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from manta_swarm.network.log_client import CreditWord
-    from manta_swarm.peer.commands.earnings import AccountEarned, Earned, RunEarned
+    from manta_swarm.peer.commands.earnings import AccountEarned, RoundEarnings, RunEarned
 
 SHOWN = 20  # rounds, unless all are asked for
 
@@ -95,7 +95,7 @@ def _lines_of_account(run: "AccountEarned") -> Iterator[str]:
         yield f"PROBLEM: {problem}"
 
 
-def _sums(rounds: "list[Earned]") -> str:
+def _sums(rounds: "list[RoundEarnings]") -> str:
     from manta_swarm.peer.commands.earnings import LOST, PAID, PENDING, total
 
     amounts = f"paid {total(rounds, PAID):,}, pending {total(rounds, PENDING):,}, lost {total(rounds, LOST):,}"
@@ -118,7 +118,7 @@ def _plain_of_account(run: "AccountEarned") -> dict[str, Any]:
     }
 
 
-def _plain_sums(rounds: "list[Earned]") -> dict[str, int]:
+def _plain_sums(rounds: "list[RoundEarnings]") -> dict[str, int]:
     from manta_swarm.peer.commands.earnings import CLAIMS, LOST, PAID, PENDING, total
 
     return {
@@ -196,7 +196,7 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
         yield "changed since: who copies the log sees them (manta-aggregator credits)"
 
 
-def _voucher(one: "Earned", *, verify: bool) -> str:
+def _voucher(one: "RoundEarnings", *, verify: bool) -> str:
     from manta_swarm.peer.commands.earnings import CLAIMS, WORD
 
     if one.by == WORD:
@@ -239,7 +239,7 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
     }
 
 
-def _proof(one: "Earned") -> dict[str, Any]:
+def _proof(one: "RoundEarnings") -> dict[str, Any]:
     payout_receipt = one.payout_receipt
     if payout_receipt is None:
         return {}

@@ -18,7 +18,7 @@ from manta_swarm.network.addresses import check_peer_address
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.commands import diagnoses
 from manta_swarm.peer.commands.about import table_of
-from manta_swarm.peer.commands.diagnoses import Diagnosis, State
+from manta_swarm.peer.commands.diagnoses import Diagnosis, Severity
 from manta_swarm.peer.commands.report import is_running
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.run_locator import find_addresses
@@ -52,10 +52,10 @@ def of_this_computer(config: PeerConfig) -> Iterator[Diagnosis]:
     try:
         THIS_COMPUTER.check(config.limits)
     except UserError as error:
-        yield Diagnosis("limits", State.BAD, str(error))
+        yield Diagnosis("limits", Severity.BAD, str(error))
     programs = _programs()
     yield programs
-    if programs.state is not State.BAD:
+    if programs.state is not Severity.BAD:
         yield _arithmetic()
         gpus, workers = _gpus(config)
         yield gpus
@@ -67,7 +67,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Diagnosis]:
     try:
         addresses, _ = find_addresses(config, read_last_run(config.dir))
     except UserError:
-        yield Diagnosis("run", State.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
+        yield Diagnosis("run", Severity.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
         return
     from manta_swarm.peer.contact.visiting import visiting  # hivemind takes seconds, and what was found before may say that it is missing
 
@@ -81,7 +81,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Diagnosis]:
     except MantaError as error:
         for address in addresses:
             yield diagnoses.aggregator(address, False, None)
-        yield Diagnosis("run", State.BAD, str(error))
+        yield Diagnosis("run", Severity.BAD, str(error))
 
 
 async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Diagnosis]:
@@ -91,19 +91,19 @@ async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Diagnos
     try:
         newest = await visit.newest()
         where = f"round {0 if newest is None else newest.round} of {manifest.num_rounds}"
-        yield Diagnosis("run", State.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
+        yield Diagnosis("run", Severity.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
         if not visit.log.operators.is_alone:
             answers = [await _round_trip_s(visit.node, key) for key in visit.log.operators.keys]
             yield diagnoses.operators([took_s is not None for took_s in answers], visit.log.operators.quorum)
         ahead_s, took_s = await visit.node.clock_ahead_s(visit.operator)
         yield diagnoses.clock(ahead_s, took_s)
     except MantaError as error:
-        yield Diagnosis("log", State.BAD, str(error), "ask the operator whether the run's log is up")
+        yield Diagnosis("log", Severity.BAD, str(error), "ask the operator whether the run's log is up")
     yield await asyncio.to_thread(_data, visit.signed, config)
     yield await asyncio.to_thread(_room, manifest, newest, config)
     reach = await measure(visit.node, [visit.operator])
     is_told = reach.reachable is Reachable.OUTBOUND and not config.listen_addresses
-    state = State.GOOD if reach.serves_others or is_told else State.NOTE
+    state = Severity.GOOD if reach.serves_others or is_told else Severity.NOTE
     yield Diagnosis("reachability", state, reach.words)
     yield await asyncio.to_thread(_links, config.dir)
 
@@ -122,12 +122,12 @@ def _links(directory: Path) -> Diagnosis:
     try:
         status = PeerStatus.read(directory)
     except MantaError as error:
-        return Diagnosis("links", State.NOTE, str(error))
+        return Diagnosis("links", Severity.NOTE, str(error))
     if status is None or not status.cohort_peers:
-        return Diagnosis("links", State.NOTE, "no cohort peers are known here: a peer links itself to those of its cohort when it runs")
+        return Diagnosis("links", Severity.NOTE, "no cohort peers are known here: a peer links itself to those of its cohort when it runs")
     is_slow = "libp2p" in status.links
     said = "let cohort peers reach this peer's TCP ports, or theirs be reached: averaging by libp2p takes longer" if is_slow else ""
-    return Diagnosis("links", State.NOTE if is_slow else State.GOOD, f"cohort peers: {status.links}", said)
+    return Diagnosis("links", Severity.NOTE if is_slow else Severity.GOOD, f"cohort peers: {status.links}", said)
 
 
 def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Diagnosis:
@@ -160,8 +160,8 @@ def _data(signed: SignedManifest, config: PeerConfig) -> Diagnosis:
             return diagnoses.travelling(manifest.dataset, manifest.shards[0].size_bytes, config.data_limit)
         PLUGGED_IN.load(config, manifest, config.data_root)
     except MantaError as error:
-        return Diagnosis("data", State.BAD, str(error))
-    return Diagnosis("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")
+        return Diagnosis("data", Severity.BAD, str(error))
+    return Diagnosis("data", Severity.GOOD, f"{manifest.dataset} is here, and is the run's")
 
 
 def _programs() -> Diagnosis:
@@ -171,14 +171,14 @@ def _programs() -> Diagnosis:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             return Diagnosis(
-                "programs", State.BAD, f"{name} is not installed", "install Manta with its extra: pip install 'manta-swarm[swarm]'"
+                "programs", Severity.BAD, f"{name} is not installed", "install Manta with its extra: pip install 'manta-swarm[swarm]'"
             )
     try:
         import torchvision  # noqa: F401 - whether it fits torch is seen by importing it
     except (ImportError, RuntimeError, OSError) as error:
         remedy = "install torch and torchvision anew, both from the same index (https://pytorch.org/get-started/locally/)"
-        return Diagnosis("programs", State.BAD, f"{', '.join(versions)}; torchvision does not load ({_short(error)})", remedy)
-    return Diagnosis("programs", State.GOOD, f"Python {platform.python_version()}, {', '.join(versions)}")
+        return Diagnosis("programs", Severity.BAD, f"{', '.join(versions)}; torchvision does not load ({_short(error)})", remedy)
+    return Diagnosis("programs", Severity.GOOD, f"Python {platform.python_version()}, {', '.join(versions)}")
 
 
 def _arithmetic() -> Diagnosis:
@@ -187,8 +187,10 @@ def _arithmetic() -> Diagnosis:
     try:
         self_test()
     except MantaError as error:
-        return Diagnosis("arithmetic", State.BAD, str(error), "this computer, or its build of torch, cannot take part: try another build")
-    return Diagnosis("arithmetic", State.GOOD, "the same bits as everywhere")
+        return Diagnosis(
+            "arithmetic", Severity.BAD, str(error), "this computer, or its build of torch, cannot take part: try another build"
+        )
+    return Diagnosis("arithmetic", Severity.GOOD, "the same bits as everywhere")
 
 
 def _gpus(config: PeerConfig) -> tuple[Diagnosis, int]:
@@ -211,7 +213,7 @@ def _gpus(config: PeerConfig) -> tuple[Diagnosis, int]:
     try:
         devices = choose_devices(config.gpus, config.workers, config.cpu_threads)
     except UserError as error:
-        return Diagnosis("GPUs", State.BAD, str(error)), 0
+        return Diagnosis("GPUs", Severity.BAD, str(error)), 0
     return diagnosis, 0 if devices.is_in_process else len(devices.workers)
 
 
@@ -229,13 +231,13 @@ def _cards() -> int:
 def _key(directory: Path) -> Diagnosis:
     path = directory / IDENTITY
     if not path.exists():
-        return Diagnosis("key", State.NOTE, f"none yet: the first manta-peer join makes {path}")
+        return Diagnosis("key", Severity.NOTE, f"none yet: the first manta-peer join makes {path}")
     try:
         load_identity(path)
     except MantaError as error:
-        return Diagnosis("key", State.BAD, str(error))
+        return Diagnosis("key", Severity.BAD, str(error))
     running = ", and a peer runs with it" if is_running(directory) else ""
-    return Diagnosis("key", State.GOOD, f"{path}{running}", "keep a copy: manta-peer identity backup FILE")
+    return Diagnosis("key", Severity.GOOD, f"{path}{running}", "keep a copy: manta-peer identity backup FILE")
 
 
 def _usable_threads() -> int:

@@ -28,7 +28,7 @@ PAID, PENDING, LOST = "paid", "pending", "lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class RoundEarnings:
     """What one round paid."""
 
     round: int
@@ -53,7 +53,7 @@ class RunEarned:
     num_rounds: int = 0
     rules: AuditRules | None = None  # of its audits; None: it has none
     is_unaudited: bool = False
-    rounds: list[Earned] = field(default_factory=list)
+    rounds: list[RoundEarnings] = field(default_factory=list)
     word: CreditWord | None = None  # the log's, the newest that was kept
     problems: list[str] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class AccountEarned:
 
     run: str
     name: str
-    rounds: dict[tuple[bytes, int], Earned] = field(default_factory=dict)  # by key and round
+    rounds: dict[tuple[bytes, int], RoundEarnings] = field(default_factory=dict)  # by key and round
     proven: list[ProvenPayoutReceipt] = field(default_factory=list)  # also of claims that name other accounts
     problems: list[str] = field(default_factory=list)
 
@@ -81,7 +81,7 @@ class AccountEarned:
             if one.account == account and (before is None or _KNOWN.index(one.by) > _KNOWN.index(before.by)):
                 self.rounds[one.key, one.round] = one
 
-    def of_key(self, key: bytes) -> list[Earned]:
+    def of_key(self, key: bytes) -> list[RoundEarnings]:
         """Return what ``key`` earned."""
         return [one for (of, _), one in sorted(self.rounds.items()) if of == key]
 
@@ -91,7 +91,7 @@ class AccountEarned:
         return sorted({key for key, _ in self.rounds})
 
 
-def total(rounds: Iterable[Earned], state: str) -> int:
+def total(rounds: Iterable[RoundEarnings], state: str) -> int:
     """Return what the rounds of a state paid."""
     return sum(one.amount or 0 for one in rounds if one.state == state)
 
@@ -175,7 +175,7 @@ def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunE
     return found
 
 
-def _earned(found: RunEarned, round_: int, payout_receipt: PayoutReceipt, proven: ProvenPayoutReceipt | None) -> Earned:
+def _earned(found: RunEarned, round_: int, payout_receipt: PayoutReceipt, proven: ProvenPayoutReceipt | None) -> RoundEarnings:
     """Return what a round paid, and what became of it as far as it is known here.
 
     Raises:
@@ -197,7 +197,7 @@ def _earned(found: RunEarned, round_: int, payout_receipt: PayoutReceipt, proven
     else:
         state, reason = PAID, ""
     by = CLAIMS if payout_receipt.claims else WORD if payout_receipt.paid else UNKNOWN
-    return Earned(round_, key, account, payout_receipt.paid[0] if payout_receipt.paid else None, by, state, reason, until, proven)
+    return RoundEarnings(round_, key, account, payout_receipt.paid[0] if payout_receipt.paid else None, by, state, reason, until, proven)
 
 
 def _contribution_of(payout_receipt: PayoutReceipt) -> bytes:

@@ -21,7 +21,7 @@ from textual.widgets import Footer, RichLog, Static
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.control import LEAVE, PAUSE, RESUME, look, tell
 from manta_swarm.peer.dashboard import text
-from manta_swarm.peer.dashboard.text import Machine, Rates, Window
+from manta_swarm.peer.dashboard.text import Machine, MinuteRates, StatusWindow
 from manta_swarm.peer.limits import sensors
 from manta_swarm.peer.limits.sensors import PowerMeter
 from manta_swarm.peer.status import YOU
@@ -53,10 +53,10 @@ _HELP = """\
  audits   contributions of others that were computed again; false: of these"""
 
 
-class Seen(Message):
+class StatusSeen(Message):
     """The message that the peer was looked at, with what was seen."""
 
-    def __init__(self, status: PeerStatus | None, problem: str, rates: Rates | None, machine: Machine) -> None:
+    def __init__(self, status: PeerStatus | None, problem: str, rates: MinuteRates | None, machine: Machine) -> None:
         """``status`` None: there is none, because of the ``problem``."""
         super().__init__()
         self.status = status
@@ -65,7 +65,7 @@ class Seen(Message):
         self.machine = machine
 
 
-class Said(Message):
+class KeyAnswered(Message):
     """The message that the peer answered a key."""
 
     def __init__(self, answer: str) -> None:
@@ -93,7 +93,7 @@ class Eyes:
         self._closed.set()
 
     def _look_again(self) -> None:
-        window, machine, looks, meter = Window(), Machine(), 0, PowerMeter()
+        window, machine, looks, meter = StatusWindow(), Machine(), 0, PowerMeter()
         while not self._closed.is_set():
             status, problem, rates = None, "", None
             try:
@@ -106,7 +106,7 @@ class Eyes:
             if looks % _MACHINE_LOOKS == 0:
                 machine = _machine(meter)
             looks += 1
-            self._screen.post_message(Seen(status, problem, rates, machine))
+            self._screen.post_message(StatusSeen(status, problem, rates, machine))
             self._closed.wait(_LOOK_S)
 
 
@@ -164,7 +164,7 @@ class Dashboard(App[None]):
         self._directory = directory
         self._eyes = Eyes(directory, self)
         self._status: PeerStatus | None = None
-        self._seen: Seen | None = None
+        self._seen: StatusSeen | None = None
         self._written: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -197,13 +197,13 @@ class Dashboard(App[None]):
         """See Textual."""
         self.call_after_refresh(self._draw)
 
-    def on_seen(self, seen: Seen) -> None:
+    def on_status_seen(self, seen: StatusSeen) -> None:
         """Show what was seen; the last status stays while the peer does not answer."""
         self._seen = seen
         self._status = seen.status or self._status
         self._draw()
 
-    def on_said(self, said: Said) -> None:
+    def on_key_answered(self, said: KeyAnswered) -> None:
         """Show what the peer answered."""
         self.notify(said.answer, markup=False, timeout=3)
 
@@ -266,7 +266,7 @@ class Dashboard(App[None]):
                 answer = tell(self._directory, word)
             except MantaError as error:
                 answer = str(error)
-            self.post_message(Said(answer))
+            self.post_message(KeyAnswered(answer))
 
         threading.Thread(target=ask, name="tell", daemon=True).start()
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.peer.dashboard import text
-from manta_swarm.peer.dashboard.text import Rates, Window
+from manta_swarm.peer.dashboard.text import MinuteRates, StatusWindow
 from manta_swarm.runtime.console import Form, PrintingConsole, printable
 
 _EVERY_S = 0.5
@@ -77,7 +77,7 @@ class LiveView(PrintingConsole):
             self._is_due = False
 
     def _print_all(self) -> None:
-        lower, window = _Lower(Console(highlight=False, markup=False, emoji=False)), Window()
+        lower, window = _Lower(Console(highlight=False, markup=False, emoji=False)), StatusWindow()
         while (item := self._waiting.get()) is not None:
             if item is _DUE:
                 self._is_due = False
@@ -121,7 +121,7 @@ class _Lower:
         """Print a line above the view."""
         self._write(f"{printable(line)}\n", self._lines)
 
-    def draw(self, status: PeerStatus, rates: Rates | None, hint: str) -> None:
+    def draw(self, status: PeerStatus, rates: MinuteRates | None, hint: str) -> None:
         """Draw the view anew."""
         self._lines = lines(status, rates, hint, self._console.width - 1)[: max(1, self._console.height - _LEAST_LINES)]
         self._write("", self._lines)
@@ -140,7 +140,7 @@ class _Lower:
         self._lengths = [min(line.cell_len, width) for line in lines] if is_in_front else []
 
 
-def lines(status: PeerStatus, rates: Rates | None, hint: str, width: int) -> list[Text]:
+def lines(status: PeerStatus, rates: MinuteRates | None, hint: str, width: int) -> list[Text]:
     """Return the view's lines, none longer than ``width``."""
     word, why = text.headline(status)
     shown = [Text(text.short(f"{word}  {why}", width), _STYLES.get(word, "bold"))]
@@ -150,7 +150,7 @@ def lines(status: PeerStatus, rates: Rates | None, hint: str, width: int) -> lis
     return [*shown, Text(text.short(hint, width), "dim")]
 
 
-class Seen(Protocol):
+class StatusSource(Protocol):
     """Tells where a peer stands (``peer.limits.limiter.Limiter``)."""
 
     def status(self) -> PeerStatus:
@@ -158,7 +158,7 @@ class Seen(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def shown_live(console: PrintingConsole, seen: Seen) -> AsyncIterator[None]:
+async def shown_live(console: PrintingConsole, seen: StatusSource) -> AsyncIterator[None]:
     """Show where a peer stands, again and again, where ``console`` is a live view."""
 
     async def keep(view: LiveView) -> None:

@@ -27,7 +27,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class MinuteRates:
     """What a peer trained, sent and received a second, on average over the last minute."""
 
     samples: float
@@ -45,14 +45,14 @@ class Machine:
     whole_watts: float | None = None  # of all of it, while it runs on its battery
 
 
-class Window:
+class StatusWindow:
     """A peer's statuses of the last minute, for rates."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self._seen: deque[tuple[float, PeerStatus]] = deque()
 
-    def add(self, now_s: float, status: PeerStatus) -> Rates | None:
+    def add(self, now_s: float, status: PeerStatus) -> MinuteRates | None:
         """Return the rates up to this status, got at ``now_s`` by a clock that does not go back; None: there is no older one."""
         if self._seen and self._seen[-1][1].pid != status.pid:
             self._seen.clear()
@@ -63,7 +63,7 @@ class Window:
         passed_s = now_s - since_s
         if passed_s <= 0:
             return None
-        return Rates(
+        return MinuteRates(
             (status.samples_trained - first.samples_trained) / passed_s,
             (status.sent_bytes - first.sent_bytes) / passed_s,
             (status.received_bytes - first.received_bytes) / passed_s,
@@ -118,7 +118,7 @@ def _bar_line(label: str, done: float, what: str, ends: str, width: int) -> str:
     return f"{label:<6}{bar(done, max(10, width - len(text) - 8))}  {text}".rstrip()
 
 
-def own_rows(status: PeerStatus, rates: Rates | None) -> Rows:
+def own_rows(status: PeerStatus, rates: MinuteRates | None) -> Rows:
     """Return what this peer gives, and what the log has of it."""
     return [
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
@@ -172,7 +172,7 @@ def _pending(status: PeerStatus) -> tuple[str, ...] | None:
     return "pending", f"{status.credit_pending:,} {when}", f"{status.credit_pending:,}", count(status.credit_pending)
 
 
-def own_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
+def own_facts(status: PeerStatus, rates: MinuteRates | None) -> list[str]:
     """Return what this peer gives and what the log has of it, in words for one line."""
     facts = [] if rates is None else [f"{rates.samples:,.1f} samples/s"]
     facts.append(f"{count(status.samples_counted)} samples counted")
@@ -186,7 +186,7 @@ def own_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
     return facts if status.loss is None else [*facts, f"loss {status.loss:.3f}"]
 
 
-def swarm_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
+def swarm_facts(status: PeerStatus, rates: MinuteRates | None) -> list[str]:
     """Return who else is there and what is sent and received, in words for one line."""
     rows = {label: figure for label, figure, *_ in swarm_rows(status, rates)}
     there = (
@@ -196,7 +196,7 @@ def swarm_facts(status: PeerStatus, rates: Rates | None) -> list[str]:
     return [*there, f"out {rows['out']}", f"in {rows['in']}", *limits]
 
 
-def swarm_rows(status: PeerStatus, rates: Rates | None) -> Rows:
+def swarm_rows(status: PeerStatus, rates: MinuteRates | None) -> Rows:
     """Return who else is there, and what is sent and received."""
     sent, received = (0.0, 0.0) if rates is None else (rates.sent_bytes, rates.received_bytes)
     return [

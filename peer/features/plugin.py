@@ -18,7 +18,7 @@ from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.feature import Feature, Features
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.status import LiveStatus
-from manta_swarm.peer.train.data import Held, load_checked
+from manta_swarm.peer.train.data import HeldData, load_checked
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import Devices
 from manta_swarm.peer.workers.pool import WorkerPool
@@ -45,7 +45,7 @@ class Setting:
     config: PeerConfig  # what the person wants
     context: RunContext
     progress: Progress
-    held: Held  # the data that are here
+    held: HeldData  # the data that are here
     dataset: Dataset
     pool: WorkerPool
     traffic: Traffic  # of the context's node
@@ -61,7 +61,7 @@ class Plugin:
             UserError: they do not; the message says what to do.
         """
 
-    def bring(self, arrival: Arrival) -> AbstractAsyncContextManager[Held] | None:
+    def bring(self, arrival: Arrival) -> AbstractAsyncContextManager[HeldData] | None:
         """Return a context that brings the run's data here, and yields them once they are; None: they need not be brought.
 
         Entering it raises as ``check``, and StorageError where the disk refuses.
@@ -98,7 +98,7 @@ class Plugins:
             plugin.check(config, manifest)
 
     @contextlib.asynccontextmanager
-    async def bring(self, arrival: Arrival) -> AsyncIterator[Held]:
+    async def bring(self, arrival: Arrival) -> AsyncIterator[HeldData]:
         """Yield the run's data, as the first plugin brings them that does; where none does they are on this computer.
 
         Raises:
@@ -110,7 +110,7 @@ class Plugins:
                 async with bringing as held:
                     yield held
                 return
-        yield Held(arrival.blob_store, arrival.config.data_root)
+        yield HeldData(arrival.blob_store, arrival.config.data_root)
 
     def load(self, config: PeerConfig, manifest: Manifest, root: Path | None) -> Dataset:
         """Return what a peer trains on: what the first plugin gives that has something, or the run's data set.

@@ -143,7 +143,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeContribution:
     """A signed contribution, its body, and what coding left out of it."""
 
     header: Header
@@ -156,7 +156,7 @@ class Made:
 class Own:
     """A peer's own contribution, and what its cohort needs of it to make the common one."""
 
-    made: Made
+    made: MadeContribution
     claim: Signed[Claim]  # the one that it lists
     given: Vector  # (N,): what was learnt and the part of the residual, before coding
 
@@ -177,7 +177,7 @@ def own_contribution(context: RunContext, learnt: Learnt, founder: PublicKey, re
 
 def made_of(
     terms: ClaimTerms, codec: str, learnt: Learnt, claims: Sequence[Signed[Claim]], given: Vector, dropped: Sequence[Signed[Claim]] = ()
-) -> Made:
+) -> MadeContribution:
     """Return the contribution that this peer founds of these claims, whose body is the coded ``given`` (N,).
 
     ``dropped`` are claims of those who counted in a local step and are not in the body.
@@ -199,7 +199,7 @@ def made_of(
     digests, founder = tuple(signed.digest for _, signed, _ in listed), terms.identity
     opened = Contribution(terms.run, base.round + 1, base.commit, founder.public_key, digests, included, steps, blob.root, residual)
     header = Header(Signed.sign(opened, founder), tuple(signed for _, signed, _ in listed))
-    return Made(header, blob, body, left if residual else None)
+    return MadeContribution(header, blob, body, left if residual else None)
 
 
 def _coded(codec: str, learnt: Learnt, given: Vector) -> tuple[Body, Blob, Vector | None]:

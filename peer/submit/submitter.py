@@ -23,7 +23,7 @@ from manta_swarm.peer.features.feature import Features
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import KeptContribution
 from manta_swarm.peer.submit.making import (
-    Made,
+    MadeContribution,
     Own,
     Residual,
     Residuals,
@@ -335,10 +335,10 @@ class Submitter:
         self._took_ms.append(self._context.clock.now_ms() - begun_ms)
         return attempt
 
-    async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[Made, Gathered, HandedIn] | None:
+    async def _gathered_in(self, gathered: Gathered, learnt: Learnt) -> tuple[MadeContribution, Gathered, HandedIn] | None:
         """Hand in what was gathered, without those whom the log blames; return what has an inclusion promise then, None: nothing has."""
         context, codec = self._context, self._context.manifest.exchange.codec
-        made: Made | None = None
+        made: MadeContribution | None = None
         answer: HandedIn | None = None
         try:
             while len(gathered.claims) + len(gathered.dropped) > 1:

@@ -44,7 +44,7 @@ class LogLied(MantaError):
     """The log committed what does not follow from the contributions that it lists; nobody can go on from there."""
 
 
-class Bodies(Protocol):
+class BodySources(Protocol):
     """Knows what committed contributions weigh, and who has their bodies (``peer.sync.spread.BlobDistribution``)."""
 
     async def weighed(self, entry: Round) -> Sequence[Weighed]:
@@ -60,7 +60,7 @@ class Bodies(Protocol):
 class SpotChecker:
     """Makes spot checks of one run's means."""
 
-    def __init__(self, context: RunContext, spread: Bodies, *, rng: random.Random | None = None) -> None:
+    def __init__(self, context: RunContext, spread: BodySources, *, rng: random.Random | None = None) -> None:
         """Prepare.
 
         Args:

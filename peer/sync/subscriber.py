@@ -36,7 +36,7 @@ class LogIsAway:
     is_away: bool
 
 
-class Update:
+class RunUpdate:
     """What the log or a neighbour says of where the run stands. Entered, it is taken; an error of ours goes back to whoever told it."""
 
     def __init__(self, told: FeedUpdate, *, is_far_ahead: bool) -> None:
@@ -45,7 +45,7 @@ class Update:
         self.is_far_ahead = is_far_ahead
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def __enter__(self) -> "Update":
+    def __enter__(self) -> "RunUpdate":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
@@ -94,11 +94,11 @@ class CommitSubscriber:
         self._pushing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
         self._fault: OtherHistory | None = None  # a neighbour's news prove it
-        self._updates: deque[Update | LogIsAway] = deque()
+        self._updates: deque[RunUpdate | LogIsAway] = deque()
         self._has_updates = asyncio.Event()
         self._is_closed = False
 
-    async def next_update(self) -> Update | LogIsAway:
+    async def next_update(self) -> RunUpdate | LogIsAway:
         """Return what is heard next, once something is."""
         while not self._updates:
             self._has_updates.clear()
@@ -119,7 +119,7 @@ class CommitSubscriber:
         """Pass nothing on any more."""
         self._is_closed = True
         for update in self._updates:
-            if isinstance(update, Update):
+            if isinstance(update, RunUpdate):
                 update.refuse(Unreachable("this peer leaves"))
         pushing = list(self._pushing)
         for task in pushing:
@@ -226,7 +226,7 @@ class CommitSubscriber:
     def _tell_away(self, is_away: bool) -> None:
         self._put(LogIsAway(is_away))
 
-    def _put(self, update: Update | LogIsAway) -> None:
+    def _put(self, update: RunUpdate | LogIsAway) -> None:
         self._updates.append(update)
         self._has_updates.set()
 
@@ -246,7 +246,7 @@ class CommitSubscriber:
         proven_commit = told.proven_commit
         round_ = 0 if proven_commit is None else proven_commit.proven.round.round
         before = None if self._newest is None else self._newest.proven.round.round
-        update = Update(told, is_far_ahead=not told.is_from_log and before is not None and round_ > before + 1)
+        update = RunUpdate(told, is_far_ahead=not told.is_from_log and before is not None and round_ > before + 1)
         self._put(update)
         try:
             await update.taken

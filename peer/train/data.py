@@ -13,7 +13,7 @@ from manta_swarm.protocol.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldData:
     """The run's data that are on this computer."""
 
     blob_store: BlobStore  # from which this peer hands things out, shards among them

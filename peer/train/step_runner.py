@@ -18,7 +18,7 @@ from manta_swarm.automl.training.microbatches import Microbatch
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.context import Progress
 from manta_swarm.peer.train.work import GradientAccumulator
-from manta_swarm.peer.workers.pool import Done, WorkerLost, WorkerPool
+from manta_swarm.peer.workers.pool import TrainedMicrobatch, WorkerLost, WorkerPool
 from manta_swarm.protocol.errors import SamplesMissing
 
 _FAILURES = 3  # microbatches in a row whose gradient is not finite, or that nobody could train, before a step is given up
@@ -78,8 +78,8 @@ class StepRunner:
         self._next = self._to_add = first
         self._again: list[int] = []  # indices of microbatches whose worker was lost, the least first
         self._losses: Counter[int] = Counter()  # by index
-        self._under_way: dict[asyncio.Task[Done], tuple[int, int]] = {}  # index and worker
-        self._ready: dict[int, Done | None] = {}  # by index; None: dropped
+        self._under_way: dict[asyncio.Task[TrainedMicrobatch], tuple[int, int]] = {}  # index and worker
+        self._ready: dict[int, TrainedMicrobatch | None] = {}  # by index; None: dropped
         self._failures = 0
         self._missed: set[int] = set()  # indices of microbatches that need samples which are not here
         self._misses = 0  # of them in a row
@@ -211,7 +211,7 @@ class StepRunner:
                 self._pool.release(done)
             self._to_add += 1
 
-    def _add(self, index: int, done: Done) -> bool:
+    def _add(self, index: int, done: TrainedMicrobatch) -> bool:
         """Add a microbatch that was trained; False: it is of no use."""
         result = done.result
         is_finite = result.is_finite

@@ -31,7 +31,7 @@ class WorkerLost(Weather):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TrainedMicrobatch:
     """A microbatch that was trained."""
 
     result: MicrobatchResult  # its gradient is good until it is released
@@ -92,7 +92,7 @@ class WorkerPool(Protocol):
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
         """Take over a state's parameters (N,), and those of its teacher, for the microbatches to come. No microbatch is under way."""
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """Return what ``worker``, which is free, made of a microbatch.
 
         Raises:
@@ -101,7 +101,7 @@ class WorkerPool(Protocol):
                 microbatch.
         """
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         """Take the memory of a microbatch's gradient back: nobody reads it any more."""
 
     async def pause(self) -> None:
@@ -157,7 +157,7 @@ class SingleWorker:
         """Return the one worker if it is there, unless busy."""
         return () if self._is_busy else self.present()
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         """See ``WorkerPool``: the gradient has memory of its own."""
 
     async def pause(self) -> None:
@@ -196,7 +196,7 @@ class InProcess(SingleWorker):
         await self._compute.run(self._worker.teach, teacher)
         await self._compute.run(self._worker.load, parameters)
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """Return what a microbatch gave; it is never lost."""
         self._is_busy = True
         started_ms = now_ms()
@@ -207,7 +207,7 @@ class InProcess(SingleWorker):
         took_ms = now_ms() - started_ms
         if self.is_paused:
             await asyncio.to_thread(give_back_memory)
-        return Done(result, took_ms)
+        return TrainedMicrobatch(result, took_ms)
 
     async def pause(self) -> None:
         """Start no microbatch; memory goes back to the system as far as none is under way, else with its end."""
@@ -247,11 +247,11 @@ class IdlePool:
     async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
         """Take over nothing."""
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """See ``WorkerPool``: there is no worker."""
         raise WorkerLost(f"there is no worker {worker}")
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         """Take nothing back."""
 
     async def pause(self) -> None:
@@ -267,7 +267,7 @@ class IdlePool:
 
 
 @dataclass
-class Account:
+class RestAccount:
     """One worker's account of time: how much rest it owes."""
 
     looked_ms: float  # when it was settled last
@@ -285,7 +285,7 @@ class Account:
 
 
 @dataclass
-class _Account(Account):
+class _Account(RestAccount):
     """The time of a worker of this pool."""
 
     counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
@@ -362,7 +362,7 @@ class ThrottledPool:
         """See ``WorkerPool``."""
         await self._pool.load(parameters, teacher)
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """See ``WorkerPool``; then the worker rests."""
         self._accounts.setdefault(worker, _Account(self._clock.now_ms(), counted_ms=self._counted_ms()))
         try:
@@ -374,7 +374,7 @@ class ThrottledPool:
         self.samples_trained += microbatch.samples
         return done
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         """See ``WorkerPool``."""
         self._pool.release(done)
 

@@ -25,8 +25,8 @@ from manta_swarm.automl.spaces.space import space_named
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import now_ms
 from manta_swarm.peer.workers.devices import Device
-from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
-from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from manta_swarm.peer.workers.pool import Changes, TrainedMicrobatch, WorkerLost
+from manta_swarm.peer.workers.worker_messages import MESSAGES, PairsOf, Ready, ShardsOf, Task, WorkerAnswer, WorkerSetup
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.runtime.child import Child, ChildLost, Program, Restart, python, with_threads
 from manta_swarm.runtime.tasks import wait_within
@@ -221,7 +221,7 @@ class ProcessPool:
             self._teacher_N.copy_(teacher)
         self._teacher = teacher
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """See ``WorkerPool``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
         post = self._posts[worker]
         child = post.child
@@ -249,19 +249,19 @@ class ProcessPool:
         took_ms = now_ms() - started_ms
         post.slot, post.ends, self._was_said = None, 0, False
         post.microbatches_s.append(took_ms / 1000)
-        return Done(MicrobatchResult(self._gradients_SN[slot], answer.loss_value, microbatch.samples), took_ms, slot)
+        return TrainedMicrobatch(MicrobatchResult(self._gradients_SN[slot], answer.loss_value, microbatch.samples), took_ms, slot)
 
-    async def _answered(self, child: Child, task: Task, timeout_s: float) -> Answer:
+    async def _answered(self, child: Child, task: Task, timeout_s: float) -> WorkerAnswer:
         try:
             await child.say(task)
-            answer = await child.hear(Answer, timeout_s)
+            answer = await child.hear(WorkerAnswer, timeout_s)
         except (ChildLost, UserError) as error:
             raise WorkerLost(str(error)) from error
         if (answer.slot, answer.index) != (task.slot, task.index):
             raise WorkerLost("it answered something else than it was asked")
         return answer
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         """See ``WorkerPool``."""
         self._give_back(done.slot)
 
@@ -328,7 +328,7 @@ class ProcessPool:
         data = self._data
         device, memory = post.device, self._gpu_memory or 0
         given = (data.images, data.pairs, data.shards)
-        setup = Setup(self._supernet, device.name, device.threads, memory, self._cuda_graphs, self._num_slots, *given)
+        setup = WorkerSetup(self._supernet, device.name, device.threads, memory, self._cuda_graphs, self._num_slots, *given)
         try:
             child = post.child = Child.start(_program(device, (self._state, self._gradients, data.region)))
         except OSError as error:

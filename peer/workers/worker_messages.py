@@ -35,7 +35,7 @@ class ShardsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class WorkerSetup:
     """The first message to a worker: the supernet, the device and the data."""
 
     supernet: str
@@ -83,7 +83,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """A worker's message after a task: the gradient is in its slot, or samples are not on this computer as they should be."""
 
     slot: int
@@ -102,4 +102,4 @@ class Answer:
         return float(loss)
 
 
-MESSAGES = Messages((Setup, Task), (Ready, Answer))
+MESSAGES = Messages((WorkerSetup, Task), (Ready, WorkerAnswer))

@@ -20,7 +20,7 @@ from manta_swarm.automl.environment import keep_freed_memory
 from manta_swarm.automl.shared_memory import SharedPairs, SharedRegion, shared_images
 from manta_swarm.automl.spaces.space import Architecture, space_named
 from manta_swarm.automl.training.microbatches import Microbatch, Worker
-from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from manta_swarm.peer.workers.worker_messages import MESSAGES, PairsOf, Ready, ShardsOf, Task, WorkerAnswer, WorkerSetup
 from manta_swarm.protocol.errors import OwnFault, SamplesMissing
 from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
 
@@ -28,7 +28,7 @@ from manta_swarm.runtime.line import MAX_REASON, Parent, be_child
 class Computer:
     """Computes microbatches in this process: it has the supernet on a device, and the shared memory."""
 
-    def __init__(self, setup: Setup, state: SharedRegion, gradients: SharedRegion, data: SharedRegion) -> None:
+    def __init__(self, setup: WorkerSetup, state: SharedRegion, gradients: SharedRegion, data: SharedRegion) -> None:
         """Get ready for microbatches.
 
         Raises:
@@ -56,7 +56,7 @@ class Computer:
         """N."""
         return self._worker.num_weights
 
-    def train(self, task: Task) -> Answer:
+    def train(self, task: Task) -> WorkerAnswer:
         """Put the gradient of a task's microbatch into its slot."""
         if task.state != self._state:
             self._take_over(self._teacher_N if task.teaches else None)
@@ -65,7 +65,7 @@ class Computer:
         microbatch = Microbatch(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
         result = self._worker.train(microbatch)
         self._gradients_SN[task.slot].copy_(result.gradient)
-        return Answer(task.slot, task.index, struct.pack(">d", result.loss), "")
+        return WorkerAnswer(task.slot, task.index, struct.pack(">d", result.loss), "")
 
     def _take_over(self, teacher_N: Tensor | None) -> None:
         """Use the state that is in shared memory now: on the CPU where it lies."""
@@ -73,7 +73,7 @@ class Computer:
         self._worker.teach(teacher_N, in_place=self._is_on_cpu)
 
 
-def _dataset(setup: Setup, data: SharedRegion) -> Dataset:
+def _dataset(setup: WorkerSetup, data: SharedRegion) -> Dataset:
     if setup.images:
         return shared_images(setup.images[0], data)
     if setup.pairs:
@@ -119,7 +119,7 @@ def work(parent: Parent) -> None:
     """
     state, gradients, data = map(SharedRegion.inherited, map(int, sys.argv[1:]))
     setup = parent.hear()
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, WorkerSetup):
         raise OwnFault("a worker was given a microbatch before it was told what it is")
     try:
         computer = Computer(setup, state, gradients, data)
@@ -133,11 +133,11 @@ def work(parent: Parent) -> None:
         raise OwnFault(str(error)) from error
 
 
-def _answer(computer: Computer, task: Task) -> Answer:
+def _answer(computer: Computer, task: Task) -> WorkerAnswer:
     try:
         return computer.train(task)
     except SamplesMissing as error:
-        return Answer(task.slot, task.index, bytes(8), (str(error) or "samples are missing")[:MAX_REASON])
+        return WorkerAnswer(task.slot, task.index, bytes(8), (str(error) or "samples are missing")[:MAX_REASON])
 
 
 if __name__ == "__main__":

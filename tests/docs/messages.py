@@ -61,8 +61,8 @@ FIELDS: dict[str, dict[str, Any]] = {  # by record, or by module and record; of 
     "Taken": {"digests": b""},
     "VectorSummary": {"digests": sha256(b"part"), "norms": bytes(7) + b"\1", "linked": (ONE.public_key,)},
     "WantedOf": {"fate": int(WantedFate.BRING)},
-    "exchange.Exchange": vars_of(EXCHANGE),
-    "views.Exchange": {"id": b"i" * ID_BYTES},
+    "Exchange": vars_of(EXCHANGE),
+    "SiteExchange": {"id": b"i" * ID_BYTES},
 }
 
 
@@ -89,7 +89,7 @@ class Messages:
         known = self._known.get(kind.__name__)
         if type(known) is kind:
             return known
-        own = FIELDS.get(kind.__name__, {}) | FIELDS.get(f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}", {})
+        own = FIELDS.get(kind.__name__, {})
         hints = get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.metadata != NOT_ENCODED]
         return kind(**{name: own[name] if name in own else self.value(hints[name], name) for name in names})

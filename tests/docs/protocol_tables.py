@@ -69,7 +69,7 @@ RECORDS = {
     "HandOver Taken Word",
     "manta_swarm.peer.commands.tables": "TableOffer",
     "manta_swarm.peer.features.two_views.partner": "Site",
-    "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin Exchange",
+    "manta_swarm.peer.features.two_views.views": "MicrobatchName Begin SiteExchange",
     "manta_swarm.protocol.admission": "AdmissionRule Invitation Admission AdmissionProof Revocation AskRevoked Revoked",
     "manta_swarm.protocol.affinity": "Position",
     "manta_swarm.protocol.auditing": "PlacedContribution AskWanted WantedOf WantedAnswer VectorPage AskVector AskAssignments Needed "
@@ -254,7 +254,7 @@ METHODS: tuple[tuple[str | int, ...], ...] = (
     ("near.sum", "the founder", "its roster", "packed AskSum", "a part of a mean", "4096", "262,144", TIMETABLE),
     ("views.meet", RIGHT, "cohort peers", "packed Site", "packed Site", "8192", "8192", "10"),
     ("views.begin", RIGHT, LEFT, "packed Begin", "empty, or why not yet", "8192", "8192", "3"),
-    ("views.exchange", RIGHT, LEFT, "packed Exchange", "as many bytes as the left site takes next", "1,048,832", "1,048,576", "20"),
+    ("views.exchange", RIGHT, LEFT, "packed SiteExchange", "as many bytes as the left site takes next", "1,048,832", "1,048,576", "20"),
     ("views.lead", LEFT, "that with the right ones", "packed MicrobatchName", "empty, or why not yet", "8192", "8192", "120"),
     ("near.chunk", "peers with a token", "its roster", "tag (16), turn (2), first value (8), values", "empty", "1,048,602", "0", TIMETABLE),
     (

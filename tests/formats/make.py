@@ -26,7 +26,7 @@ from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.snapshot import save_snapshot
 from manta_swarm.automl.training.update import State, state_digest
 from manta_swarm.peer.credit.payout_receipts import PayoutReceiptFolder
-from manta_swarm.peer.features.private.noise import Account
+from manta_swarm.peer.features.private.noise import NoiseAccount
 from manta_swarm.peer.store import PAYOUT_RECEIPTS, KeptContribution, KeptResiduals, PeerStore
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.payout_receipts import PayoutReceipt
@@ -134,7 +134,7 @@ def _payout_receipt(log: Log) -> PayoutReceipt:
 
 
 def _noise(path: Path) -> float:
-    account = Account(path, DELTA)
+    account = NoiseAccount(path, DELTA)
     for sigma in SIGMAS:
         account.spend(sigma)
     return round(account.epsilon(), 3)

@@ -22,7 +22,7 @@ from manta_swarm.automl.training.snapshot_header import read_header
 from manta_swarm.automl.training.update import state_digest
 from manta_swarm.peer.commands.earnings import runs_of
 from manta_swarm.peer.config import load_config
-from manta_swarm.peer.features.private.noise import Account, epsilon_of
+from manta_swarm.peer.features.private.noise import NoiseAccount, epsilon_of
 from manta_swarm.peer.store import KeptContribution, KeptResiduals, PeerStore
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.signing import peer_name
@@ -143,10 +143,10 @@ def test_a_search_goes_on_with_what_was_measured(kept: Kept) -> None:
 
 
 def test_the_account_of_noise_goes_on_with_what_was_spent(kept: Kept) -> None:
-    account = Account(kept.folder / "peer" / "privacy", make.DELTA)
+    account = NoiseAccount(kept.folder / "peer" / "privacy", make.DELTA)
     assert account.epsilon() == pytest.approx(kept.expected["epsilon"], rel=0.05)  # the library may come to say a little less
     account.spend(make.SIGMAS[0])
-    again = Account(kept.folder / "peer" / "privacy", make.DELTA)
+    again = NoiseAccount(kept.folder / "peer" / "privacy", make.DELTA)
     assert again.epsilon() == epsilon_of(Counter([*make.SIGMAS, make.SIGMAS[0]]), make.DELTA)
 
 

@@ -25,9 +25,9 @@ class Here:
 
     @classmethod
     async def start(cls, supernet: str, dataset: str, digest: bytes, root: Path | None) -> "Here":
-        from manta_swarm.peer.features.evaluation.process import Bench
+        from manta_swarm.peer.features.evaluation.process import SubnetMeasurer
 
-        return cls(Bench(supernet, dataset, digest.hex(), root))
+        return cls(SubnetMeasurer(supernet, dataset, digest.hex(), root))
 
     async def load(self, weights: bytes) -> None:
         self._bench.load(Weights(weights))

@@ -35,7 +35,7 @@ from manta_swarm.peer.cohort.cohort_session import CohortSession
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.features.audit import plugin
 from manta_swarm.peer.features.audit.bringing import Bringing
-from manta_swarm.peer.features.audit.computing import Ask, Found, Said
+from manta_swarm.peer.features.audit.computing import AskAudit, AuditAnswer, AuditAnswerKind
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.submit import making, submitter
 from manta_swarm.peer.train.trainer import StepMicrobatches
@@ -131,10 +131,12 @@ class _Liar:
     async def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         pass
 
-    async def answer(self, ask: Ask) -> Found:
-        return Found(int(Said.DONE), (int(self._outcome),) * len(ask.header.claims), 0, "it says so" if self._outcome else "", 1)
+    async def answer(self, ask: AskAudit) -> AuditAnswer:
+        return AuditAnswer(
+            int(AuditAnswerKind.DONE), (int(self._outcome),) * len(ask.header.claims), 0, "it says so" if self._outcome else "", 1
+        )
 
-    async def go_on(self) -> Found:
+    async def go_on(self) -> AuditAnswer:
         raise AssertionError("it has answered")
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway.cohort_session import LeaseSession
 from manta_swarm.peer.features.gateway.service import GatewayService
 from manta_swarm.peer.features.gateway.work import NOTHING_LENT, LentResidual
-from manta_swarm.peer.features.light.work import Done, LightWork
+from manta_swarm.peer.features.light.work import LeaseWork, LightWork
 from manta_swarm.peer.features.light.work_gate import WorkGate
 from manta_swarm.peer.train.work import ClaimTerms, ComputeThread, GradientAccumulator, Work, claim_of
 from manta_swarm.protocol.encoding import pack
@@ -148,7 +148,7 @@ class Light:
         assert answer.lease, answer.reason
         return answer.lease[0].open()
 
-    def do(self, lease: Lease, *, until_s: float = math.inf) -> Done:
+    def do(self, lease: Lease, *, until_s: float = math.inf) -> LeaseWork:
         """Do a lease with what it names."""
         weights, samples = self.gateway.service.blob(lease.weights), self.gateway.service.blob(lease.samples)
         assert weights is not None
@@ -156,11 +156,11 @@ class Light:
         assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
         return self.work.do(lease, weights, samples, WorkGate(), until_s=until_s)
 
-    async def give_back(self, done: Done) -> LightWord:
+    async def give_back(self, done: LeaseWork) -> LightWord:
         """Bring back what came of a lease."""
         return await self.gateway.service.take(pack(done.back))
 
-    async def contribute(self, *, microbatch_ms: int = 0) -> Done:
+    async def contribute(self, *, microbatch_ms: int = 0) -> LeaseWork:
         """Lease, do, bring back; the gateway has it then."""
         done = self.do(await self.lease(microbatch_ms=microbatch_ms))
         word = await self.give_back(done)

@@ -32,7 +32,7 @@ from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.session import Session
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
-from manta_swarm.peer.train.data import Held
+from manta_swarm.peer.train.data import HeldData
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import DeviceChoice
@@ -172,7 +172,7 @@ class Scene:
             num_weights=worker.num_weights,
             payout=payout,
         )
-        progress, held, rules = progress_in(context), Held(blob_store, None), context.manifest.audit_rules
+        progress, held, rules = progress_in(context), HeldData(blob_store, None), context.manifest.audit_rules
         features: list[Feature] = [Evaluation(PeerConfig(dir=store.directory), context, progress, held)]
         if rules is not None:
             features.append(Evidence(context, progress, rules, has_light=gateway is not None))

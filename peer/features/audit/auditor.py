@@ -25,7 +25,7 @@ from torch import Tensor
 
 from manta_swarm.network import timeouts
 from manta_swarm.network.operator_line import OperatorLine
-from manta_swarm.peer.features.audit.computing import Ask, Computing, Found, Said
+from manta_swarm.peer.features.audit.computing import AskAudit, AuditAnswer, AuditAnswerKind, Computing
 from manta_swarm.peer.features.audit.fetching import Fetching, NotNow
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.protocol.auditing import (
@@ -113,7 +113,7 @@ class AuditContext:
     live_status: LiveStatus  # shows what was done
 
 
-class Host(Protocol):
+class AuditHost(Protocol):
     """What an auditor needs of the peer that it is part of: what that knows of the run, gets from others, and starts."""
 
     @property
@@ -148,7 +148,7 @@ class Auditor:
     """Audits the contributions that operators assign to this peer."""
 
     def __init__(
-        self, context: AuditContext, host: Host, fetching: Fetching, volunteers: Volunteers, *, does_nothing_else: bool = False
+        self, context: AuditContext, host: AuditHost, fetching: Fetching, volunteers: Volunteers, *, does_nothing_else: bool = False
     ) -> None:
         """Audit nothing yet.
 
@@ -344,7 +344,7 @@ class Auditor:
 
     # What it takes.
 
-    async def _computed(self, assignment: Assignment, one: _Open) -> Found:
+    async def _computed(self, assignment: Assignment, one: _Open) -> AuditAnswer:
         """Return what is found of each claim of a contribution, and why.
 
         Raises:
@@ -366,11 +366,11 @@ class Auditor:
             over = self._over(assignment, needed, contribution, claims, lacking)
             if lacking:
                 await self._fetching.check(assignment, vectors)
-            ask = Ask(assignment.round, assignment.header, body, assignment.min_exponent, assignment.left, over)
+            ask = AskAudit(assignment.round, assignment.header, body, assignment.min_exponent, assignment.left, over)
             found = await self._answered(assignment, ask, needs_weights=not set(lacking) & set(vectors_of(contribution, claims)))
-            if found.said == Said.DONE or (found.said == Said.LACKS and lacking):
+            if found.said == AuditAnswerKind.DONE or (found.said == AuditAnswerKind.LACKS and lacking):
                 return found
-            if found.said != Said.NEEDS or found.step in needed:
+            if found.said != AuditAnswerKind.NEEDS or found.step in needed:
                 raise NotNow(f"it cannot be judged: {found.reason or 'what was fetched of it cannot be read any more'}")
             if not self._is_named:
                 raise NotNow("a step does not fit, which is a named auditor's to look at")
@@ -405,7 +405,7 @@ class Auditor:
                 raise NotNow(f"there was no time to bring own vectors of step {step}")
         return over
 
-    async def _answered(self, assignment: Assignment, ask: Ask, *, needs_weights: bool) -> Found:
+    async def _answered(self, assignment: Assignment, ask: AskAudit, *, needs_weights: bool) -> AuditAnswer:
         computing = await self._child.process()
         if needs_weights and assignment.state != self._child.loaded:
             weights, teacher = await self._host.parameters(assignment.state)
@@ -413,7 +413,7 @@ class Auditor:
             self._child.loaded = assignment.state
         self._began_s = asyncio.get_running_loop().time()
         found = await computing.answer(ask)
-        while found.said == Said.WORKING:
+        while found.said == AuditAnswerKind.WORKING:
             await self._rest(found.cpu_ms / 1000)
             found = await computing.go_on()
         self._deaths = 0

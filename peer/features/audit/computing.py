@@ -26,7 +26,7 @@ NICENESS = 5
 _ANSWER_S = 1800.0  # for one microbatch
 
 
-class Said(IntEnum):
+class AuditAnswerKind(IntEnum):
     """What an answer of the process means."""
 
     WORKING = 0  # a microbatch is done; it is not over
@@ -37,14 +37,14 @@ class Said(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class AuditSetup:
     """The first message to the process: the run. Once the process has the data it says a ``runtime.line.Heartbeat``."""
 
     manifest: bytes  # signed
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class AuditWeights:
     """Tells the process the parameters to compute on from now on; there is no answer. Whatever is under way begins anew."""
 
     parameters: bytes  # binary32, little-endian
@@ -57,7 +57,7 @@ class GoOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskAudit:
     """Asks for the audit of a contribution on the weights that were sent last, or, where a mean or a residual lacks, on none; asked again,
     the audit goes on.
     """
@@ -71,23 +71,23 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The answer to ``Ask`` and ``GoOn``: what came of the audit so far."""
+class AuditAnswer:
+    """The answer to ``AskAudit`` and ``GoOn``: what came of the audit so far."""
 
-    said: int  # of Said
+    said: int  # of AuditAnswerKind
     outcomes: tuple[int, ...]  # DONE, LACKS: of ``protocol.verdicts.Outcome``, one a claim
     step: int  # NEEDS: which; else 0
     reason: str  # for people
     cpu_ms: int  # that it took, since the last word
 
     def __post_init__(self) -> None:
-        require(self.said in tuple(Said), "an unknown answer")
+        require(self.said in tuple(AuditAnswerKind), "an unknown answer")
         require(len(self.outcomes) <= MAX_COHORT and set(self.outcomes) <= set(Outcome), "an unknown outcome")
-        require(bool(self.outcomes) == (self.said in (Said.DONE, Said.LACKS)), "outcomes where something was found")
+        require(bool(self.outcomes) == (self.said in (AuditAnswerKind.DONE, AuditAnswerKind.LACKS)), "outcomes where something was found")
         require(self.step >= 0 and self.cpu_ms >= 0 and len(self.reason) <= MAX_REASON, "numbers, or a reason, out of range")
 
 
-MESSAGES = Messages((Setup, Weights, Ask, GoOn), (Found,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=4096)
+MESSAGES = Messages((AuditSetup, AuditWeights, AskAudit, GoOn), (AuditAnswer,), max_to_child=MAX_WEIGHTS_BYTES, max_to_parent=4096)
 
 
 class Computing(Protocol):
@@ -96,10 +96,10 @@ class Computing(Protocol):
     async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """Compute on these parameters, and those of the teacher where the round has one, from now on."""
 
-    async def answer(self, ask: Ask) -> Found:
-        """Return what comes of a contribution; ``Said.WORKING`` after each microbatch: it waits for ``go_on``."""
+    async def answer(self, ask: AskAudit) -> AuditAnswer:
+        """Return what comes of a contribution; ``AuditAnswerKind.WORKING`` after each microbatch: it waits for ``go_on``."""
 
-    async def go_on(self) -> Found:
+    async def go_on(self) -> AuditAnswer:
         """Let it go on, and return what comes next of the contribution."""
 
     async def close(self) -> None:
@@ -123,13 +123,13 @@ class Process:
         """
         command = python("-m", "manta_swarm.peer.features.audit.process", str(fetched), *([] if root is None else [str(root)]))
         program = Program("audits", command, environment=with_threads(1), messages=MESSAGES, niceness=NICENESS)
-        return cls(await Child.ready(program, Setup(pack(signed))))
+        return cls(await Child.ready(program, AuditSetup(pack(signed))))
 
     async def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """See ``Computing``."""
-        await self._child.say(Weights(weights.numpy().tobytes(), b"" if teacher is None else teacher.numpy().tobytes()))
+        await self._child.say(AuditWeights(weights.numpy().tobytes(), b"" if teacher is None else teacher.numpy().tobytes()))
 
-    async def answer(self, ask: Ask) -> Found:
+    async def answer(self, ask: AskAudit) -> AuditAnswer:
         """See ``Computing``.
 
         Raises:
@@ -137,12 +137,12 @@ class Process:
             UserError: it cannot: samples are missing here.
         """
         await self._child.say(ask)
-        return await self._child.hear(Found, _ANSWER_S)
+        return await self._child.hear(AuditAnswer, _ANSWER_S)
 
-    async def go_on(self) -> Found:
+    async def go_on(self) -> AuditAnswer:
         """See ``Computing``; it raises the same."""
         await self._child.say(GoOn())
-        return await self._child.hear(Found, _ANSWER_S)
+        return await self._child.hear(AuditAnswer, _ANSWER_S)
 
     async def close(self) -> None:
         """See ``Computing``."""

@@ -19,7 +19,7 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.store import FETCHED
-from manta_swarm.peer.train.data import Held
+from manta_swarm.peer.train.data import HeldData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.exchange import MAX_COHORT
 from manta_swarm.protocol.manifest import Manifest
@@ -36,7 +36,7 @@ _VALUE_BYTES = 4
 class Auditing(Feature):
     """Computes contributions of others again, for a share of the time."""
 
-    def __init__(self, context: RunContext, rules: AuditRules, held: Held, *, does_nothing_else: bool = False) -> None:
+    def __init__(self, context: RunContext, rules: AuditRules, held: HeldData, *, does_nothing_else: bool = False) -> None:
         """Audit nothing before limits are told and it is open.
 
         Args:
@@ -126,7 +126,7 @@ class Auditing(Feature):
 
 
 class _Host:
-    """A session, as its auditor sees it. Implements ``peer.features.audit.auditor.Host``."""
+    """A session, as its auditor sees it. Implements ``peer.features.audit.auditor.AuditHost``."""
 
     def __init__(self, session: "Session", fetched: Path, root: Path | None) -> None:
         """What computes finds what was brought in the folder ``fetched``, and data in ``root``."""
@@ -178,7 +178,7 @@ class AuditPlugin(Plugin):
         return (*kept, Auditing(context, rules, of.held, does_nothing_else=config.audit_only))
 
 
-def _why_not(config: PeerConfig, held: Held) -> str:
+def _why_not(config: PeerConfig, held: HeldData) -> str:
     if config.view is not None:
         return "it has one view of the run's data"
     return "it has a part of the run's data (--data-limit)" if held.train else ""

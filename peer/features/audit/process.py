@@ -19,7 +19,7 @@ from manta_swarm.automl.training.schedule import Plan
 from manta_swarm.automl.training.update import State
 from manta_swarm.codec.residuals import Vector
 from manta_swarm.network.vectors import read_vector
-from manta_swarm.peer.features.audit.computing import MESSAGES, Ask, Found, GoOn, Said, Setup, Weights
+from manta_swarm.peer.features.audit.computing import MESSAGES, AskAudit, AuditAnswer, AuditAnswerKind, AuditSetup, AuditWeights, GoOn
 from manta_swarm.protocol.errors import OwnFault, UserError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Claim, Contribution
@@ -54,7 +54,7 @@ class FetchedVectors:
         return vector if vector is not None and len(vector) == self.num_weights else None
 
 
-class Bench:
+class AuditComputer:
     """What computes contributions of one run again."""
 
     def __init__(self, signed: SignedManifest, fetched: Path, root: Path | None) -> None:
@@ -74,13 +74,13 @@ class Bench:
         self._teacher: torch.Tensor | None = None
         self._audit: tuple[bytes, Recomputation] | None = None  # under way, by the contribution's digest
 
-    def load(self, weights: Weights) -> None:
+    def load(self, weights: AuditWeights) -> None:
         """Compute on these weights from now on."""
         self._weights = torch.frombuffer(bytearray(weights.parameters), dtype=torch.float32)
         self._teacher = torch.frombuffer(bytearray(weights.teacher), dtype=torch.float32) if weights.teacher else None
         self._audit = None
 
-    def answer(self, ask: Ask, rest: Callable[[Found], None]) -> Found:
+    def answer(self, ask: AskAudit, rest: Callable[[AuditAnswer], None]) -> AuditAnswer:
         """Return what comes of a contribution; after each microbatch ``rest`` is told how long it took.
 
         Raises:
@@ -101,29 +101,31 @@ class Bench:
             base = State(contribution.round - 1, self._weights, ())  # local steps begin without moments
             self._audit = digest, Recomputation(self._manifest, self._plan, submission, self._microbatches, base, self._teacher)
         brought = FetchedVectors(self._fetched, ask.round, digest, contribution, claims, self._microbatches.num_weights)
-        found = self._audit[1].run(brought, lambda: rest(Found(int(Said.WORKING), (), 0, "", took_ms())), frozenset(ask.over))
+        found = self._audit[1].run(
+            brought, lambda: rest(AuditAnswer(int(AuditAnswerKind.WORKING), (), 0, "", took_ms())), frozenset(ask.over)
+        )
         return _found(found, took_ms())
 
 
-def _found(found: Lacks | Needs | Judgements, cpu_ms: int) -> Found:
+def _found(found: Lacks | Needs | Judgements, cpu_ms: int) -> AuditAnswer:
     if isinstance(found, Needs):
-        return Found(int(Said.NEEDS), (), found.step, "", cpu_ms)
+        return AuditAnswer(int(AuditAnswerKind.NEEDS), (), found.step, "", cpu_ms)
     judgements = found.judgements if isinstance(found, Lacks) else found
     reason = "; ".join(dict.fromkeys(one.reason for one in judgements if one.reason))[:MAX_REASON]
     outcomes = tuple(int(one.outcome) for one in judgements if not isinstance(one, NotJudged))
     if len(outcomes) < len(judgements):
-        return Found(int(Said.NOTHING), (), 0, reason, cpu_ms)
-    return Found(int(Said.LACKS if isinstance(found, Lacks) else Said.DONE), outcomes, 0, reason, cpu_ms)
+        return AuditAnswer(int(AuditAnswerKind.NOTHING), (), 0, reason, cpu_ms)
+    return AuditAnswer(int(AuditAnswerKind.LACKS if isinstance(found, Lacks) else AuditAnswerKind.DONE), outcomes, 0, reason, cpu_ms)
 
 
-def serve(parent: Parent, bench: Bench) -> None:
+def serve(parent: Parent, bench: AuditComputer) -> None:
     """Do what is asked, until nobody asks any more.
 
     Raises:
         OwnFault: the peer says something else than it may.
     """
 
-    def rest(found: Found) -> None:
+    def rest(found: AuditAnswer) -> None:
         parent.say(found)
         if not isinstance(parent.hear(), GoOn):
             raise OwnFault("something else was asked before the last answer")
@@ -131,9 +133,9 @@ def serve(parent: Parent, bench: Bench) -> None:
     parent.say(Heartbeat())
     while True:
         said = parent.hear()
-        if isinstance(said, Weights):
+        if isinstance(said, AuditWeights):
             bench.load(said)
-        elif isinstance(said, Ask):
+        elif isinstance(said, AskAudit):
             parent.say(bench.answer(said, rest))
         else:
             raise OwnFault("something else was said than weights or a contribution")
@@ -143,10 +145,10 @@ def work(parent: Parent) -> None:
     """Compute what the parent asks for."""
     torch.set_num_threads(1)
     setup = parent.hear()
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, AuditSetup):
         raise OwnFault("something was asked before the run was told")
     fetched, *root = map(Path, sys.argv[1:])
-    serve(parent, Bench(SignedManifest.read(setup.manifest), fetched, root[0] if root else None))
+    serve(parent, AuditComputer(SignedManifest.read(setup.manifest), fetched, root[0] if root else None))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from manta_swarm.automl.training.update import state_from_pieces
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.features.evaluation.measurer import Measurer
-from manta_swarm.peer.features.evaluation.service import EvaluationService, Subject
+from manta_swarm.peer.features.evaluation.service import EvaluationService, EvaluationSubject
 from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.plugin import Plugin, Setting
 from manta_swarm.peer.limits.limits import Limits
-from manta_swarm.peer.train.data import Held
+from manta_swarm.peer.train.data import HeldData
 from manta_swarm.protocol.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PRIVATE, _ONE_VIEW, _PART = "the run's data are private", "it has one view of t
 class Evaluation(Feature):
     """Measures architectures for whoever asks, for a share of the time."""
 
-    def __init__(self, config: PeerConfig, context: RunContext, progress: Progress, held: Held) -> None:
+    def __init__(self, config: PeerConfig, context: RunContext, progress: Progress, held: HeldData) -> None:
         """Answer nobody before limits are told and it is open.
 
         Args:
@@ -39,10 +39,10 @@ class Evaluation(Feature):
         self._progress = progress
         self._root = held.root
         refusal = _PRIVATE if manifest.is_private else _ONE_VIEW if config.view is not None else _PART if held.train else ""
-        subject = Subject(context.run, manifest.data_digest, space_named(manifest.supernet), refusal)
+        subject = EvaluationSubject(context.run, manifest.data_digest, space_named(manifest.supernet), refusal)
         self._service = EvaluationService(context.identity, subject, self)
 
-    # As the host of its service (``peer.features.evaluation.service.Host``).
+    # As the host of its service (``peer.features.evaluation.service.EvaluationHost``).
 
     @property
     def held_round(self) -> int:

@@ -22,7 +22,7 @@ from manta_swarm.runtime.line import Heartbeat, Parent, be_child
 _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
 
 
-class Bench:
+class SubnetMeasurer:
     """Measures architectures of one supernet on one data set."""
 
     def __init__(self, supernet: str, dataset: str, digest: str, root: Path | None) -> None:
@@ -54,7 +54,7 @@ class Bench:
         return Measured(result, round(1000 * (time.process_time() - began_s)))
 
 
-def serve(parent: Parent, bench: Bench) -> None:
+def serve(parent: Parent, bench: SubnetMeasurer) -> None:
     """Do what is asked, until nobody asks any more."""
     parent.say(Heartbeat())
     while True:
@@ -70,7 +70,7 @@ def work(parent: Parent) -> None:
     """Measure what the parent asks for."""
     torch.set_num_threads(1)
     supernet, dataset, digest, *root = sys.argv[1:]
-    serve(parent, Bench(supernet, dataset, digest, Path(root[0]) if root else None))
+    serve(parent, SubnetMeasurer(supernet, dataset, digest, Path(root[0]) if root else None))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class MeasuringProcess(Protocol):
         """End the measuring."""
 
 
-class Host(Protocol):
+class EvaluationHost(Protocol):
     """What the service needs of the peer that is asked: the states that it holds, what it starts and shows."""
 
     @property
@@ -71,7 +71,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EvaluationSubject:
     """The run whose architectures a member may ask about, and why it cannot be measured here, if so."""
 
     run: bytes
@@ -99,7 +99,7 @@ class _State:
 class EvaluationService:
     """Answers questions of other members on how good architectures are."""
 
-    def __init__(self, identity: Identity, subject: Subject, host: Host) -> None:
+    def __init__(self, identity: Identity, subject: EvaluationSubject, host: EvaluationHost) -> None:
         """Answer nothing yet.
 
         Args:

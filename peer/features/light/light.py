@@ -17,7 +17,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.contact.run_locator import admission_by, admission_proof_of, not_invited, not_let_in, not_listed, only_a_guest
 from manta_swarm.peer.features.light.client import GatewayClient, NotKnown, NotLetIn
 from manta_swarm.peer.features.light.pay import Pay, last_look
-from manta_swarm.peer.features.light.work import Done, LightWork, NoUse
+from manta_swarm.peer.features.light.work import LeaseWork, LightWork, NoUse
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.status import LiveStatus
 from manta_swarm.peer.store import PeerStore
@@ -40,7 +40,7 @@ _BRING_S = (0.5, 30.0)  # to bring something back: what is reckoned with before 
 logger = logging.getLogger("manta.light")
 
 
-class Entry:
+class LightAdmission:
     """Gets one light contributor let into the run by its gateway, and keeps the admission proof."""
 
     def __init__(self, identity: Identity, store: PeerStore, told: str | None) -> None:
@@ -94,7 +94,7 @@ class Entry:
 class _Pending:
     """A return whose fate is not known yet."""
 
-    done: Done
+    done: LeaseWork
     round: int
     ask_s: float  # when to ask again
     name: bytes = field(init=False)
@@ -132,7 +132,7 @@ class Contributor:
         self._work_gate = work_gate
         self._expected_run = config.run
         self._store = store
-        self._entry = Entry(identity, store, config.invitation)
+        self._entry = LightAdmission(identity, store, config.invitation)
         self._pay: Pay | None = None  # once the run is known
         self._gateway: bytes | None = None  # its key, once it is known
         self._manifest: Manifest | None = None

@@ -41,7 +41,7 @@ class NoUse(MantaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class LeaseWork:
     """A lease's finished work."""
 
     back: LightReturn
@@ -104,7 +104,7 @@ class LightWork:
         *,
         over_s: float = math.inf,
         until_s: float = math.inf,
-    ) -> Done:
+    ) -> LeaseWork:
         """Return what comes of a lease, signed; takes as long as its microbatches do.
 
         Args:
@@ -158,7 +158,7 @@ class LightWork:
                 local.step(torch.from_numpy(gradient))
         vector = accumulator.gradient() if local is None else local.learnt().numpy()
         body, claim = self._made(lease, architecture, accumulator, vector)
-        return Done(LightReturn(claim, tuple(counts), body), accumulator.samples, accumulator.loss)
+        return LeaseWork(LightReturn(claim, tuple(counts), body), accumulator.samples, accumulator.loss)
 
     @staticmethod
     def _step_ends_s(until_s: float, steps: int) -> float:

@@ -12,7 +12,7 @@ import torch
 
 from manta_swarm.automl.environment import give_back_memory
 from manta_swarm.network.traffic import Flow, Traffic
-from manta_swarm.peer.workers.pool import Account
+from manta_swarm.peer.workers.pool import RestAccount
 from manta_swarm.protocol.errors import MantaError
 from manta_swarm.runtime.clock import SYSTEM_CLOCK, Clock
 
@@ -33,7 +33,7 @@ class WorkGate:
         self._duty = 100
         self._threads = self._set_to = torch.get_num_threads()
         self._all_threads = self._threads
-        self._account: Account | None = None
+        self._account: RestAccount | None = None
         self.num_samples = 0  # trained, whatever came of them
 
     # For the thread that hears the person.
@@ -115,7 +115,7 @@ class WorkGate:
         self.num_samples += samples
         with self._changed:
             now_ms, duty = self._clock.now_ms(), self._duty
-            account = self._account = self._account or Account(now_ms - took_ms)
+            account = self._account = self._account or RestAccount(now_ms - took_ms)
             account.settle(now_ms, took_ms, duty)
             rest_ms = account.rest_ms(now_ms)
             self._changed.wait_for(lambda: self._duty != duty, rest_ms / 1000)

@@ -1,7 +1,7 @@
 """Adds differential-privacy noise to what a peer with private data hands in, and keeps account of the privacy that it has spent.
 
 The vector that a round taught is clipped to a norm and noise is added before anything is made of it: before it is coded, before its digest
-stands in a claim, before a residual is kept. All that comes later is made of the noisy vector alone. ``Account`` keeps how much that
+stands in a claim, before a residual is kept. All that comes later is made of the noisy vector alone. ``NoiseAccount`` keeps how much that
 gives away.
 
 The noise is from the operating system's cryptographic source, 64 bits a uniform number, by the method of Box and Muller. Each value is the
@@ -52,7 +52,7 @@ class _Listed:
     spent: tuple[_Spent, ...] = ()
 
 
-class Account:
+class NoiseAccount:
     """The account of how much privacy the contributions of one peer's directory have spent."""
 
     def __init__(self, path: Path, delta: float) -> None:
@@ -126,7 +126,7 @@ class BudgetSpent(MantaError):
 class Noise:
     """Adds noise to each vector before it leaves this peer."""
 
-    def __init__(self, sigma: float, clip: float, account: Account, limit: float | None) -> None:
+    def __init__(self, sigma: float, clip: float, account: NoiseAccount, limit: float | None) -> None:
         """Prepare.
 
         Args:

@@ -19,7 +19,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.context import RunContext
 from manta_swarm.peer.features.feature import Feature, Vector
 from manta_swarm.peer.features.plugin import Plugin, Setting
-from manta_swarm.peer.features.private.noise import Account, Noise
+from manta_swarm.peer.features.private.noise import Noise, NoiseAccount
 from manta_swarm.protocol.errors import MantaError, UserError
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.private import Measure
@@ -128,7 +128,7 @@ def noise_of(config: PeerConfig, path: Path) -> Noise | None:
     sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
     if sigma is None or clip is None:
         return None
-    noise = Noise(sigma, clip, Account(path, config.private_delta), limit)
+    noise = Noise(sigma, clip, NoiseAccount(path, config.private_delta), limit)
     if noise.is_spent:
         raise UserError(
             f"the budget of privacy is spent: {noise.line()}, and once more would be beyond --private-epsilon {limit:g}; "

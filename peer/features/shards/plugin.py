@@ -15,7 +15,7 @@ from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.plugin import Arrival, Plugin
 from manta_swarm.peer.features.shards.download import Download, Holders
 from manta_swarm.peer.status import LiveStatus
-from manta_swarm.peer.train.data import Held
+from manta_swarm.peer.train.data import HeldData
 from manta_swarm.protocol.errors import UserError
 from manta_swarm.protocol.footprint import in_words
 from manta_swarm.protocol.manifest import Manifest
@@ -42,7 +42,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedShards:
     """The shards that a peer gets, or has."""
 
     numbers: tuple[int, ...]  # of all of them
@@ -56,7 +56,7 @@ class Wanted:
         return len(self.train) if self.is_part else 0
 
 
-def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: Container[int]) -> Wanted:
+def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: Container[int]) -> WantedShards:
     """Return the shards for a peer's key: those held out, and then one after the other in the key's order, as far as there is room.
 
     Those of ``here`` are on the disk already.
@@ -82,7 +82,7 @@ def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: C
         raise _no_room(manifest, list_, room, least_taken)
     train = tuple(sorted(order[:most]))
     numbers = train + held_out
-    return Wanted(numbers, train, most < len(order), sum(list_.shards[number].size_bytes for number in numbers))
+    return WantedShards(numbers, train, most < len(order), sum(list_.shards[number].size_bytes for number in numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class ShardsPlugin(Plugin):
         if manifest.shards and config.view is not None:
             raise UserError(f"{manifest.dataset} comes with both views: leave --view out")
 
-    def bring(self, arrival: Arrival) -> AbstractAsyncContextManager[Held] | None:
+    def bring(self, arrival: Arrival) -> AbstractAsyncContextManager[HeldData] | None:
         """Bring the run's shards here, where these travel."""
         return _brought(arrival) if arrival.signed.open().shards else None
 
 
 @contextlib.asynccontextmanager
-async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
+async def _brought(arrival: Arrival) -> AsyncIterator[HeldData]:
     config, node, live_status, manifest = arrival.config, arrival.node, arrival.live_status, arrival.signed.open()
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
@@ -136,7 +136,7 @@ async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
     meeting = asyncio.create_task(holders.meet())
     try:
         here = await _get(config, manifest, node, folder, download, live_status)
-        yield Held(arrival.blob_store, root, here.train if here.is_part else (), here.claimed)
+        yield HeldData(arrival.blob_store, root, here.train if here.is_part else (), here.claimed)
     finally:
         meeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -144,7 +144,9 @@ async def _brought(arrival: Arrival) -> AsyncIterator[Held]:
         await holders.withdraw()
 
 
-async def _get(config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, live_status: LiveStatus) -> Wanted:
+async def _get(
+    config: PeerConfig, manifest: Manifest, node: Endpoint, folder: Path, download: Download, live_status: LiveStatus
+) -> WantedShards:
     list_ = await download.list()
     here = {number for number in range(len(list_.shards)) if download.name_of(list_, number).is_here}
     found = wanted(manifest, node.key, list_, Room.of(folder, config.data_limit), here)

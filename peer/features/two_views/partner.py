@@ -192,7 +192,7 @@ class Partner:
             self._changes.note(line)
 
 
-class Attempt(ABC):
+class MicrobatchAttempt(ABC):
     """One attempt at a microbatch, as the thread that computes it sees it: a link to the other site (``automl.models.linked.SiteLink``)."""
 
     is_first = False
@@ -243,7 +243,7 @@ class Attempt(ABC):
         return swapped
 
 
-class FollowingAttempt(Attempt):
+class FollowingAttempt(MicrobatchAttempt):
     """An attempt at the right site, which the left one calls."""
 
     def __init__(self, identity: bytes) -> None:
@@ -254,7 +254,7 @@ class FollowingAttempt(Attempt):
         self.taken: asyncio.Queue[bytes] = asyncio.Queue(1)  # ... and for it
 
     async def swap(self, part: bytes, size: int) -> bytes:
-        """See ``Attempt``."""
+        """See ``MicrobatchAttempt``."""
         del size
         await self.given.put(part)
         return await self.taken.get()

@@ -25,14 +25,14 @@ from manta_swarm.peer.features.two_views.partner import (
     MEET,
     PART_BYTES,
     TROUBLE,
-    Attempt,
     FollowingAttempt,
+    MicrobatchAttempt,
     Near,
     Partner,
     Site,
 )
 from manta_swarm.peer.train.work import ComputeThread, now_ms
-from manta_swarm.peer.workers.pool import Done, SingleWorker, WorkerLost
+from manta_swarm.peer.workers.pool import SingleWorker, TrainedMicrobatch, WorkerLost
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, Unreachable, Weather
 from manta_swarm.protocol.exchange import MAX_LOCAL_STEPS
@@ -79,7 +79,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class SiteExchange:
     """A part of what the left site gives, in exchange for as large a part at most of what the right one gives, which is the answer."""
 
     id: bytes
@@ -102,7 +102,7 @@ class NotYet(Weather):
 
 
 @dataclass
-class Traffic:
+class SiteTraffic:
     """Counts what microbatches send to the other site and get from it."""
 
     microbatches: int = 0
@@ -111,7 +111,7 @@ class Traffic:
     bytes_received: int = 0
 
 
-class _LeadingAttempt(Attempt):
+class _LeadingAttempt(MicrobatchAttempt):
     """An attempt at the left site, which makes the calls."""
 
     is_first = True
@@ -123,8 +123,8 @@ class _LeadingAttempt(Attempt):
         self._partner = partner
 
     async def swap(self, part: bytes, size: int) -> bytes:
-        """See ``Attempt``."""
-        request = pack(Exchange(self.id, self.place, part))
+        """See ``MicrobatchAttempt``."""
+        request = pack(SiteExchange(self.id, self.place, part))
         return await self._near.call_cohort_peer(self._partner, EXCHANGE, request, timeout_s=timeouts.VIEWS_EXCHANGE_S, largest=size)
 
 
@@ -149,12 +149,12 @@ class SitePool(SingleWorker):
         self._near: Near | None = None
         self._partner = Partner(site, dataset, manifest.data_digest, self.changes)
         self._turn = asyncio.Lock()  # the left site's: who has it leads a microbatch
-        self._try: Attempt | None = None
+        self._try: MicrobatchAttempt | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._awaited: dict[int, asyncio.Future[MicrobatchResult]] = {}  # the right site's own microbatches, by index
         self._weights = b""
         self._ready = asyncio.Condition()
-        self.own, self.others = Traffic(), Traffic()  # what microbatches cost so far, this site's and the other's
+        self.own, self.others = SiteTraffic(), SiteTraffic()  # what microbatches cost so far, this site's and the other's
 
     def reach(self, near: Near) -> None:
         """Find the other site among these cohort peers."""
@@ -197,7 +197,7 @@ class SitePool(SingleWorker):
             self._weights = weights
             self._ready.notify_all()
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         """Return what a microbatch of this peer's gave, trained by both sites.
 
         Raises:
@@ -211,7 +211,7 @@ class SitePool(SingleWorker):
             raise WorkerLost(str(error)) from error
         finally:
             self._is_busy = False
-        return Done(result, now_ms() - started_ms, partner=self._partner.last)
+        return TrainedMicrobatch(result, now_ms() - started_ms, partner=self._partner.last)
 
     async def resume(self) -> None:
         """Go on, and help the other site again, which a paused worker pool does not."""
@@ -336,7 +336,7 @@ class SitePool(SingleWorker):
         following.add_done_callback(self._following.discard)
         return b""
 
-    async def _follow(self, attempt: Attempt, microbatch: Microbatch) -> None:
+    async def _follow(self, attempt: MicrobatchAttempt, microbatch: Microbatch) -> None:
         is_own, meeting = microbatch.key == self._cohort_peers().key, self._partner.meeting
         try:
             result = await self._compute.run(self._worker.train_site, microbatch, attempt, is_own=is_own)
@@ -355,7 +355,7 @@ class SitePool(SingleWorker):
             awaited.set_result(result)
 
     async def _on_exchange(self, caller: PublicKey, request: bytes) -> bytes:
-        exchange, attempt = unpack(Exchange, request, max_bytes=MAX_PART_BYTES), self._try
+        exchange, attempt = unpack(SiteExchange, request, max_bytes=MAX_PART_BYTES), self._try
         if caller != self._partner.key or not isinstance(attempt, FollowingAttempt) or exchange.id != attempt.id:
             raise Unreachable(GAVE_UP)
         try:
@@ -409,7 +409,7 @@ class SitePool(SingleWorker):
         except TimeoutError:
             raise NotYet("it is at other weights") from None
 
-    def _count(self, attempt: Attempt, microbatch: Microbatch) -> None:
+    def _count(self, attempt: MicrobatchAttempt, microbatch: Microbatch) -> None:
         is_own = microbatch.key == self._cohort_peers().key
         if is_own:
             self._partner.trained()

@@ -258,7 +258,7 @@ async def test_who_is_sent_on_to_a_stranger_or_in_circles_is_alone(band: Band, p
 
         async def send_on(caller: PublicKey, _request: bytes, other: int = place - number) -> bytes:
             asked.append(caller)
-            return pack(messages.JoinAnswer(int(messages.Place.ELSEWHERE), (PEERS[other].public_key,)))
+            return pack(messages.JoinAnswer(int(messages.PlaceAnswer.ELSEWHERE), (PEERS[other].public_key,)))
 
         await peer.endpoint.serve(messages.JOIN, send_on)
     assert (await peers[2].convene()).is_alone
@@ -814,7 +814,7 @@ SAID = messages.VectorSummary(1, b"d" * 32, b"n" * 8, ())
 SIGNED = so_far(PEERS[1], PEERS[0].public_key, vector_of(1))
 EACH: list[Any] = [
     messages.Join(b"b" * 32, 1, 1, 1, "here"),
-    messages.JoinAnswer(int(messages.Place.TAKEN), (), (b"k" * 32,), 10, 10),
+    messages.JoinAnswer(int(messages.PlaceAnswer.TAKEN), (), (b"k" * 32,), 10, 10),
     messages.Give(b"b" * 32, 0, SIGNED, SAID),
     messages.GiveAnswer(b"", 0, "too late", 0),
     messages.Word((), "too late"),
@@ -849,10 +849,10 @@ def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
         lambda: messages.Join(b"b" * 32, 1, 1, 2**40, "here"),
         lambda: messages.Join(b"b" * 32, 1, 1, 1, "Two words"),
         lambda: messages.JoinAnswer(9),
-        lambda: messages.JoinAnswer(int(messages.Place.ELSEWHERE)),
-        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), (b"b" * 32, b"a" * 32)),
-        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), tuple(bytes([number]) * 32 for number in range(33))),
-        lambda: messages.JoinAnswer(int(messages.Place.TAKEN), (), (), -1),
+        lambda: messages.JoinAnswer(int(messages.PlaceAnswer.ELSEWHERE)),
+        lambda: messages.JoinAnswer(int(messages.PlaceAnswer.TAKEN), (), (b"b" * 32, b"a" * 32)),
+        lambda: messages.JoinAnswer(int(messages.PlaceAnswer.TAKEN), (), tuple(bytes([number]) * 32 for number in range(33))),
+        lambda: messages.JoinAnswer(int(messages.PlaceAnswer.TAKEN), (), (), -1),
         lambda: messages.Give(b"b", 0, SIGNED, SAID),
         lambda: messages.Give(b"b" * 32, -1, SIGNED, SAID),
         lambda: messages.Give(b"b" * 32, MAX_LOCAL_STEPS, SIGNED, SAID),

@@ -7,7 +7,7 @@ import pytest
 
 from manta_swarm.peer.commands import diagnoses
 from manta_swarm.peer.commands.about import general_lines, lines_of_run
-from manta_swarm.peer.commands.diagnoses import Diagnosis, State, exit_code
+from manta_swarm.peer.commands.diagnoses import Diagnosis, Severity, exit_code
 from manta_swarm.peer.commands.doctor import of_this_computer
 from manta_swarm.peer.config import load_config
 from manta_swarm.peer.limits.sensors import Gpu
@@ -28,47 +28,47 @@ def gpus(**changes: object) -> Diagnosis:
 @pytest.mark.parametrize(
     ("diagnosis", "state", "words"),
     [
-        (gpus(), State.GOOD, "H100 (80 GB, 1.0 in use), driver 550.1"),
-        (gpus(wants_none=True, driver=None, found=[]), State.GOOD, "as the settings say"),
-        (gpus(cards=0, driver=None, found=[], torch_counts=0), State.NOTE, "no NVIDIA GPU"),
-        (gpus(driver=None, found=[], torch_counts=0), State.BAD, "no driver"),
-        (gpus(torch_cuda=None, torch_counts=0), State.BAD, "built for the CPU"),
-        (gpus(torch_counts=0), State.BAD, "cannot use them with driver 550.1"),
-        (gpus(found=[CARD, CARD]), State.GOOD, "torch sees 1"),
-        (diagnoses.operators([True] * 4, 3), State.GOOD, "4 of 4 answer"),
-        (diagnoses.operators([True, True, False, True], 3), State.NOTE, "3 of 4 answer"),
-        (diagnoses.operators([True, False, False, True], 3), State.BAD, "2 of 4 answer"),
-        (diagnoses.memory(2 * 10**9, 0), State.GOOD, "2.0 GB"),
-        (diagnoses.memory(2 * 10**9, 8), State.BAD, "3.9 GB"),
-        (diagnoses.disk(10**8, "/x"), State.BAD, "0.1 GB are free at /x"),
-        (diagnoses.disk(5 * 10**8, "/x"), State.NOTE, "0.5 GB"),
-        (diagnoses.disk(10**10, "/x"), State.GOOD, "10.0 GB"),
-        (diagnoses.threads(4, 8, None), State.GOOD, "4 can be used of 8"),
-        (diagnoses.threads(4, 4, 9), State.NOTE, "the settings say 9"),
-        (diagnoses.files(64), State.BAD, "up to 64"),
-        (diagnoses.files(None), State.GOOD, "as many as needed"),
-        (diagnoses.clock(0.2, 0.5), State.GOOD, "to within 0.25 s"),
-        (diagnoses.clock(-2.0, 0.1), State.GOOD, "2.0 s ahead of the log's"),
-        (diagnoses.clock(60.0, 0.1), State.BAD, "60.0 s behind the log's"),
-        (diagnoses.clock(3.5, 2.0), State.GOOD, "behind"),  # it may be less: the answer was long under way
-        (diagnoses.aggregator("/ip4/x", True, 0.02), State.GOOD, "within 20 ms"),
-        (diagnoses.aggregator("/ip4/x", True, 2.0), State.NOTE, "after 2.0 s"),
-        (diagnoses.aggregator("/ip4/x", False, None), State.BAD, "does not answer"),
+        (gpus(), Severity.GOOD, "H100 (80 GB, 1.0 in use), driver 550.1"),
+        (gpus(wants_none=True, driver=None, found=[]), Severity.GOOD, "as the settings say"),
+        (gpus(cards=0, driver=None, found=[], torch_counts=0), Severity.NOTE, "no NVIDIA GPU"),
+        (gpus(driver=None, found=[], torch_counts=0), Severity.BAD, "no driver"),
+        (gpus(torch_cuda=None, torch_counts=0), Severity.BAD, "built for the CPU"),
+        (gpus(torch_counts=0), Severity.BAD, "cannot use them with driver 550.1"),
+        (gpus(found=[CARD, CARD]), Severity.GOOD, "torch sees 1"),
+        (diagnoses.operators([True] * 4, 3), Severity.GOOD, "4 of 4 answer"),
+        (diagnoses.operators([True, True, False, True], 3), Severity.NOTE, "3 of 4 answer"),
+        (diagnoses.operators([True, False, False, True], 3), Severity.BAD, "2 of 4 answer"),
+        (diagnoses.memory(2 * 10**9, 0), Severity.GOOD, "2.0 GB"),
+        (diagnoses.memory(2 * 10**9, 8), Severity.BAD, "3.9 GB"),
+        (diagnoses.disk(10**8, "/x"), Severity.BAD, "0.1 GB are free at /x"),
+        (diagnoses.disk(5 * 10**8, "/x"), Severity.NOTE, "0.5 GB"),
+        (diagnoses.disk(10**10, "/x"), Severity.GOOD, "10.0 GB"),
+        (diagnoses.threads(4, 8, None), Severity.GOOD, "4 can be used of 8"),
+        (diagnoses.threads(4, 4, 9), Severity.NOTE, "the settings say 9"),
+        (diagnoses.files(64), Severity.BAD, "up to 64"),
+        (diagnoses.files(None), Severity.GOOD, "as many as needed"),
+        (diagnoses.clock(0.2, 0.5), Severity.GOOD, "to within 0.25 s"),
+        (diagnoses.clock(-2.0, 0.1), Severity.GOOD, "2.0 s ahead of the log's"),
+        (diagnoses.clock(60.0, 0.1), Severity.BAD, "60.0 s behind the log's"),
+        (diagnoses.clock(3.5, 2.0), Severity.GOOD, "behind"),  # it may be less: the answer was long under way
+        (diagnoses.aggregator("/ip4/x", True, 0.02), Severity.GOOD, "within 20 ms"),
+        (diagnoses.aggregator("/ip4/x", True, 2.0), Severity.NOTE, "after 2.0 s"),
+        (diagnoses.aggregator("/ip4/x", False, None), Severity.BAD, "does not answer"),
     ],
 )
-def test_a_figure_is_judged_and_what_is_bad_has_a_remedy(diagnosis: Diagnosis, state: State, words: str) -> None:
+def test_a_figure_is_judged_and_what_is_bad_has_a_remedy(diagnosis: Diagnosis, state: Severity, words: str) -> None:
     assert diagnosis.state is state
     assert words in diagnosis.said
-    assert diagnosis.remedy or state is not State.BAD
-    assert exit_code([diagnosis]) == int(state is State.BAD)
-    assert diagnosis.lines()[0].startswith({State.GOOD: "ok ", State.NOTE: "note", State.BAD: "BAD "}[state])
+    assert diagnosis.remedy or state is not Severity.BAD
+    assert exit_code([diagnosis]) == int(state is Severity.BAD)
+    assert diagnosis.lines()[0].startswith({Severity.GOOD: "ok ", Severity.NOTE: "note", Severity.BAD: "BAD "}[state])
 
 
 def test_this_computer_is_looked_at_and_nothing_is_made_on_it(tmp_path: Path) -> None:
     found = {diagnosis.what: diagnosis for diagnosis in of_this_computer(load_config({"dir": tmp_path / "peer", "gpus": "none"}))}
     assert set(found) == {"disk", "key", "threads", "open files", "programs", "arithmetic", "GPUs", "memory"}
-    assert found["arithmetic"].state is State.GOOD
-    assert found["key"].state is State.NOTE
+    assert found["arithmetic"].state is Severity.GOOD
+    assert found["key"].state is Severity.NOTE
     assert not (tmp_path / "peer").exists()
 
 
@@ -76,7 +76,7 @@ def test_what_is_wrong_on_this_computer_is_found(tmp_path: Path) -> None:
     (tmp_path / "identity.key").write_bytes(b"no key")
     (tmp_path / "identity.key").chmod(0o600)
     found = {diagnosis.what: diagnosis for diagnosis in of_this_computer(load_config({"dir": tmp_path, "gpus": "0,99"}))}
-    assert found["key"].state is found["GPUs"].state is State.BAD
+    assert found["key"].state is found["GPUs"].state is Severity.BAD
     assert "is no identity" in found["key"].said
     assert "is not there" in found["GPUs"].said
 
@@ -110,9 +110,9 @@ def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path)
 
 
 def test_a_disk_that_the_run_would_fill_is_bad() -> None:
-    assert diagnoses.room(10 * 10**9, 2 * 10**9, "/here").state is State.GOOD
+    assert diagnoses.room(10 * 10**9, 2 * 10**9, "/here").state is Severity.GOOD
     short = diagnoses.room(2 * 10**9, 2 * 10**9, "/here")
-    assert (short.state, "make room" in short.remedy) == (State.BAD, True)
+    assert (short.state, "make room" in short.remedy) == (Severity.BAD, True)
 
 
 def round_of_three() -> Round:

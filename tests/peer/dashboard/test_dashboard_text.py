@@ -93,10 +93,10 @@ def test_a_round_that_nobody_has_begun_and_a_run_that_is_over() -> None:
 
 
 def test_figures_of_this_peer_the_run_and_the_computer() -> None:
-    own = full(text.own_rows(AT_WORK, text.Rates(12.34, 0, 0)))
+    own = full(text.own_rows(AT_WORK, text.MinuteRates(12.34, 0, 0)))
     assert (own["samples/s"], own["counted"], own["newest"], own["loss"]) == ("12.3", "1,536 samples", "128 of 2,048", "1.027")
     assert full(text.own_rows(changed(round=12), None))["newest"] == "128 of 2,048 in round 9"  # rounds went by without this peer
-    run = full(text.swarm_rows(AT_WORK, text.Rates(0, 1000, 20)))
+    run = full(text.swarm_rows(AT_WORK, text.MinuteRates(0, 1000, 20)))
     assert (run["out"], run["in"], run["peers"]) == ("1.5 MB, 1.0 kB/s", "999 B, 20 B/s", "about 8")
     assert full(text.machine_rows(AT_WORK, text.Machine()))["heat"] == "not told"
     assert full(text.machine_rows(AT_WORK, text.Machine()))["power"] == "not told"
@@ -140,7 +140,7 @@ def test_a_key_that_is_not_proven_sees_how_far_it_is() -> None:
 
 
 def test_no_line_is_longer_than_its_panel() -> None:
-    rows = text.own_rows(changed(samples_counted=10**12, last_samples=10**9, last_of=10**12), text.Rates(1e9, 0, 0))
+    rows = text.own_rows(changed(samples_counted=10**12, last_samples=10**9, last_of=10**12), text.MinuteRates(1e9, 0, 0))
     assert all(len(line) <= 23 for line in text.lines_of(rows, 23, 9).splitlines())
     assert (text.short("abcdef", 6), text.short("abcdef", 4), text.short("abc", 0)) == ("abcdef", "abc…", "…")
 
@@ -154,7 +154,7 @@ def test_every_figure_is_whole_at_the_sizes_that_terminals_have(width: int) -> N
         changed(round=10_000, last_round=9_000, last_samples=65_536, last_of=1_048_576, credit=2**60, earned=2**48, earned_round=9),
         changed(limits={"schedule": "22:00-07:00"}, audits=1_234_567, audits_against=321),
     ):
-        machine, rates = text.Machine(71.4, 250.2, 35.4, 60.5), text.Rates(1234.5, 12_300_000, 999_000)
+        machine, rates = text.Machine(71.4, 250.2, 35.4, 60.5), text.MinuteRates(1234.5, 12_300_000, 999_000)
         for rows in (text.own_rows(picture, rates), text.swarm_rows(picture, rates), text.machine_rows(picture, machine)):
             shown = text.lines_of(rows, width, HEIGHT)
             assert "…" not in shown
@@ -182,10 +182,10 @@ def test_figures_are_shortened_before_they_are_cut() -> None:
 
 
 def test_rates_are_of_the_last_minute_and_of_one_process() -> None:
-    window = text.Window()
+    window = text.StatusWindow()
     assert window.add(100.0, changed(samples_trained=0)) is None
     rates = window.add(110.0, changed(samples_trained=50, sent_bytes=2_500_000))
-    assert rates == text.Rates(5.0, 100_000.0, 0.0)
+    assert rates == text.MinuteRates(5.0, 100_000.0, 0.0)
     rates = window.add(165.0, changed(samples_trained=50))
     assert rates is not None
     assert rates.samples == 0.0  # the microbatches before are more than a minute old

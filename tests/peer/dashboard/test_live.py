@@ -12,7 +12,7 @@ import pytest
 
 from manta_swarm.network.peer_status import SEEKING, PeerStatus
 from manta_swarm.peer.dashboard.live import LiveView, lines
-from manta_swarm.peer.dashboard.text import Rates
+from manta_swarm.peer.dashboard.text import MinuteRates
 
 AT_WORK = PeerStatus("12D3KooWpeer", "aa", run="ab" * 32, name="digits", num_rounds=9, round=3, stage="working", samples_counted=640)
 
@@ -87,13 +87,13 @@ def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
         PeerStatus("12D3KooWpeer", "aa", stage=SEEKING),
         PeerStatus("12D3KooWlight", "aa", run="ab", gateway="http://a"),
     ):
-        shown = lines(status, Rates(1.5, 2e6, 3e3), "the hint", width)
+        shown = lines(status, MinuteRates(1.5, 2e6, 3e3), "the hint", width)
         assert all(len(line.plain) <= max(width, 70) for line in shown)
         assert shown[-1].plain == "the hint"
 
 
 def test_it_says_what_this_peer_gives_and_who_else_is_there() -> None:
-    shown = [line.plain for line in lines(AT_WORK, Rates(1.5, 2e6, 3e3), "the hint", 100)]
+    shown = [line.plain for line in lines(AT_WORK, MinuteRates(1.5, 2e6, 3e3), "the hint", 100)]
     assert shown[0].startswith("TRAINING")
     assert "round 3 of 9" in shown[1]
     assert shown[3] == "1.5 samples/s · 640 samples counted"

@@ -12,7 +12,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import AfterRound, FeedAnswer, FeedUpdate, LogClient, ProvenCommit
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.rpc import Refused
-from manta_swarm.peer.sync.subscriber import CommitSubscriber, Update
+from manta_swarm.peer.sync.subscriber import CommitSubscriber, RunUpdate
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import LedgerError, OtherHistory, RemoteFault, SignatureError, Unreachable
 from manta_swarm.protocol.receipts import ProvenRound
@@ -86,7 +86,7 @@ class Script:
         """Take what is heard, until this is cancelled."""
         while True:
             update = await subscriber.next_update()
-            if isinstance(update, Update):
+            if isinstance(update, RunUpdate):
                 with update:
                     self.take(update.told)
             else:

@@ -15,7 +15,7 @@ from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResul
 from manta_swarm.peer.cohort.cohort import CohortSession
 from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import GradientAccumulator
-from manta_swarm.peer.workers.pool import Changes, Done, WorkerLost
+from manta_swarm.peer.workers.pool import Changes, TrainedMicrobatch, WorkerLost
 from manta_swarm.protocol.errors import SamplesMissing
 from manta_swarm.protocol.pace import Pace
 from manta_swarm.protocol.rounds import CommitRef, RoundMachine
@@ -41,7 +41,7 @@ class HeldPool:
     def __init__(self, size: int) -> None:
         self.size = size
         self.gone: set[int] = set()
-        self.busy: dict[int, tuple[Microbatch, asyncio.Future[Done]]] = {}  # by worker
+        self.busy: dict[int, tuple[Microbatch, asyncio.Future[TrainedMicrobatch]]] = {}  # by worker
         self.released: list[int] = []  # indices of microbatches, in the order in which they were added
         self.changes = Changes()
 
@@ -51,7 +51,7 @@ class HeldPool:
     def free(self) -> Sequence[int]:
         return [worker for worker in self.present() if worker not in self.busy]
 
-    def release(self, done: Done) -> None:
+    def release(self, done: TrainedMicrobatch) -> None:
         self.released.append(done.slot)
 
     async def start(self) -> None: ...
@@ -64,11 +64,11 @@ class HeldPool:
 
     async def close(self) -> None: ...
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         future = asyncio.get_running_loop().create_future()
         self.busy[worker] = microbatch, future
         try:
-            done: Done = await future
+            done: TrainedMicrobatch = await future
             return done
         finally:
             del self.busy[worker]
@@ -83,7 +83,7 @@ class HeldPool:
         microbatch, future = self.busy[worker]
         gradient = torch.tensor([value, 2.0 ** -(3 * microbatch.index), 0.1 * (microbatch.index + 1)])
         result = MicrobatchResult(gradient, 1.0, microbatch.samples)
-        future.set_result(Done(result, took_ms, microbatch.index))
+        future.set_result(TrainedMicrobatch(result, took_ms, microbatch.index))
 
     def dies(self, worker: int) -> None:
         self.gone.add(worker)

@@ -11,7 +11,7 @@ from manta_swarm.automl.spaces.space import TINY, Architecture
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.codec.coding import encode
 from manta_swarm.codec.residuals import residual_digest, vector_digest
-from manta_swarm.peer.submit.making import Made, made_of
+from manta_swarm.peer.submit.making import MadeContribution, made_of
 from manta_swarm.peer.train.work import ClaimTerms, GradientAccumulator, Lap, Learnt, Vector, Work, claim_of
 from manta_swarm.protocol.encoding import pack
 from manta_swarm.protocol.exchange import MAX_MICROBATCH_MS
@@ -88,7 +88,7 @@ def claimed(accumulator: GradientAccumulator, vector: Vector, **changes: Any) ->
 
 def made(
     accumulator: GradientAccumulator, given: Vector, claims: Sequence[Signed[Claim]] | None = None, codec: str = "int16", **changes: Any
-) -> Made:
+) -> MadeContribution:
     coverage = changes.pop("coverage", None)
     return made_of(
         TERMS, codec, Learnt(Work(BASE, "home", accumulator), given, coverage), claims or [claimed(accumulator, given)], given, **changes

@@ -14,7 +14,7 @@ import manta_swarm.peer.workers.pool
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.automl.training.microbatches import Microbatch, MicrobatchResult
 from manta_swarm.peer.train.work import ComputeThread
-from manta_swarm.peer.workers.pool import Changes, Done, InProcess, ThrottledPool, WorkerLost
+from manta_swarm.peer.workers.pool import Changes, InProcess, ThrottledPool, TrainedMicrobatch, WorkerLost
 from tests.network.virtual_time import LoopClock, now
 
 pytestmark = pytest.mark.virtual_time
@@ -92,7 +92,7 @@ class SlowPool:
     def free(self) -> Sequence[int]:
         return [worker for worker in (0, 1) if worker not in self.busy]
 
-    def release(self, done: Done) -> None: ...
+    def release(self, done: TrainedMicrobatch) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -104,7 +104,7 @@ class SlowPool:
 
     async def close(self) -> None: ...
 
-    async def train(self, worker: int, microbatch: Microbatch) -> Done:
+    async def train(self, worker: int, microbatch: Microbatch) -> TrainedMicrobatch:
         self.busy.add(worker)
         took_s = 0.25 * (1 + worker)
         await asyncio.sleep(took_s)
@@ -112,7 +112,7 @@ class SlowPool:
         self.busy.discard(worker)
         if self.dies:
             raise WorkerLost("signal 9")
-        return Done(MicrobatchResult(torch.zeros(3), 1.0, microbatch.samples), 1000 * took_s)
+        return TrainedMicrobatch(MicrobatchResult(torch.zeros(3), 1.0, microbatch.samples), 1000 * took_s)
 
 
 @asynccontextmanager

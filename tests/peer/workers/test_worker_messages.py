@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from manta_swarm.automl.shared_memory import ImagesIn
-from manta_swarm.peer.workers.worker_messages import MESSAGES, Answer, PairsOf, Ready, Setup, ShardsOf, Task
+from manta_swarm.peer.workers.worker_messages import MESSAGES, PairsOf, Ready, ShardsOf, Task, WorkerAnswer, WorkerSetup
 from manta_swarm.protocol.encoding import encode, pack
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.runtime.line import HEAD_BYTES
 
 TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
-SETUP = Setup("stereo-tiny", "cuda:1", 4, 2**31, 1, 32, (), (PairsOf("layers", "", 327_744),), ())
+SETUP = WorkerSetup("stereo-tiny", "cuda:1", 4, 2**31, 1, 32, (), (PairsOf("layers", "", 327_744),), ())
 SAID = [
-    Setup("classifier-tiny", "cpu", 1, 0, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
+    WorkerSetup("classifier-tiny", "cpu", 1, 0, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
     SETUP,
-    Setup("classifier-base", "cpu", 4, 0, 0, 32, (), (), (ShardsOf("shards-x", "/data", bytes(32)),)),
+    WorkerSetup("classifier-base", "cpu", 4, 0, 0, 32, (), (), (ShardsOf("shards-x", "/data", bytes(32)),)),
     Ready("cpu", 205_696),
     TASK,
-    Answer(3, 9, bytes(8), "the shard 7 is missing"),
-    Answer(0, 5, struct.pack(">d", 2.5), ""),
+    WorkerAnswer(3, 9, bytes(8), "the shard 7 is missing"),
+    WorkerAnswer(0, 5, struct.pack(">d", 2.5), ""),
 ]
 
 
@@ -40,7 +40,7 @@ def test_microbatches_are_recorded_or_not() -> None:
 
 
 def test_a_loss_keeps_its_bits() -> None:
-    assert Answer(0, 0, struct.pack(">d", 0.1), "").loss_value == 0.1
+    assert WorkerAnswer(0, 0, struct.pack(">d", 0.1), "").loss_value == 0.1
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_loss_keeps_its_bits() -> None:
         (Task, pack(TASK)[:-1]),
         (Task, encode((3, 2, 0, 7, b"", 0, b"", 5, "", 16))),
         (Task, encode((3, 1, -1, 7, b"", 0, b"", 5, "", 16))),
-        (Answer, pack(TASK)),
-        (Answer, encode((0, 5, b"7bytes.", ""))),
-        (Answer, encode((0, 5, b"8 bytes.", b"text", b"p" * 31))),
-        (Answer, encode((0, 5, b"8 bytes.", "x" * 301))),
+        (WorkerAnswer, pack(TASK)),
+        (WorkerAnswer, encode((0, 5, b"7bytes.", ""))),
+        (WorkerAnswer, encode((0, 5, b"8 bytes.", b"text", b"p" * 31))),
+        (WorkerAnswer, encode((0, 5, b"8 bytes.", "x" * 301))),
     ],
 )
 def test_what_is_no_message_of_its_kind_is_refused(kind: type[Any], data: bytes) -> None:

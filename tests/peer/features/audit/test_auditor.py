@@ -11,7 +11,7 @@ import pytest
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.vectors import serve_vectors
 from manta_swarm.peer.features.audit.auditor import AGAIN_PERCENT, Auditor, Volunteers
-from manta_swarm.peer.features.audit.computing import Found, Said
+from manta_swarm.peer.features.audit.computing import AuditAnswer, AuditAnswerKind
 from manta_swarm.protocol.auditing import NEED, VECTOR
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signing import Identity, PublicKey, sha256
@@ -116,7 +116,7 @@ async def audit(auditor: Auditor) -> None:
     await auditor.do_one(await auditor.assignments())
 
 
-def named(played: Played, *answers: Found, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30) -> tuple[Auditor, Scripted]:
+def named(played: Played, *answers: AuditAnswer, again_percent: int = AGAIN_PERCENT, max_bytes: int = 1 << 30) -> tuple[Auditor, Scripted]:
     """Return the first named auditor."""
     return played.scene.auditor(AUDITORS[0], *answers, again_percent=again_percent, max_bytes=max_bytes)
 
@@ -207,7 +207,7 @@ async def test_what_nobody_brings_is_withheld_once_its_time_is_over(tmp_path: Pa
     scene = played.scene
     scene.endpoint(A)
     await played.enter()
-    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     for _ in range(KEPT_ROUNDS - 1):
         await audit(auditor)
         assert not computing.asked
@@ -220,7 +220,7 @@ async def test_what_nobody_brings_is_withheld_once_its_time_is_over(tmp_path: Pa
 
 
 async def test_who_reaches_no_operator_says_of_nobody_that_it_withheld_anything(entered: Played) -> None:
-    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     while entered.scene.reputation.round < 1 + KEPT_ROUNDS:
         entered.scene.turn()
     entered.scene.network.lost = lambda _sender, _receiver, method: method == VECTOR
@@ -236,7 +236,7 @@ async def test_who_reaches_no_operator_says_of_nobody_that_it_withheld_anything(
 async def test_of_several_operators_a_quorum_has_to_say_that_nobody_brought_it(tmp_path: Path) -> None:
     played = await played_in(tmp_path, operators=3, auditors=3)
     await played.enter()
-    auditor, computing = played.scene.auditor(played.drawn, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, computing = played.scene.auditor(played.drawn, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     while played.scene.reputation.round < 1 + KEPT_ROUNDS:
         played.scene.turn()
     played.scene.network.lost = lambda _sender, receiver, method: method == VECTOR and receiver != PublicKey(OPERATORS[0].public_key)
@@ -264,7 +264,7 @@ async def test_before_anything_is_called_withheld_whoever_handed_it_in_is_asked(
 async def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> None:
     played = await played_in(tmp_path, max_bytes=VECTOR_BYTES - 1)
     await played.enter(brings=True)
-    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, computing = named(played, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     for _ in range(KEPT_ROUNDS + 2):
         played.scene.turn()
         await audit(auditor)
@@ -274,7 +274,7 @@ async def test_where_the_log_has_no_room_nobody_is_blamed(tmp_path: Path) -> Non
 
 async def test_of_what_is_about_to_be_paid_nothing_is_called_withheld(entered: Played) -> None:
     """Operators remove what was brought once it is paid, and may know that before the auditor does."""
-    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, computing = named(entered, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     while entered.scene.reputation.round < PENDING_ROUNDS:
         entered.scene.turn()
     assert await auditor.assignments()
@@ -293,7 +293,7 @@ async def test_an_auditor_without_room_for_what_was_brought_blames_nobody(brough
 
 
 async def test_who_cannot_read_what_it_fetched_blames_nobody(brought: Played) -> None:
-    auditor, _ = named(brought, found(DEMOTED, DEMOTED, said=Said.LACKS))
+    auditor, _ = named(brought, found(DEMOTED, DEMOTED, said=AuditAnswerKind.LACKS))
     await brought.bring_until_late()
     await audit(auditor)
     assert not brought.said
@@ -307,7 +307,7 @@ async def test_what_is_here_is_not_fetched_again_and_what_cannot_be_judged_is_no
         return False
 
     brought.scene.network.lost = lost
-    auditor, computing = named(brought, *[Found(Said.NOTHING, (), 0, "saturated", 1)] * 2)
+    auditor, computing = named(brought, *[AuditAnswer(AuditAnswerKind.NOTHING, (), 0, "saturated", 1)] * 2)
     await audit(auditor)
     pages = len(asked)
     assert pages > 2

@@ -9,7 +9,7 @@ from manta_swarm.automl.data.catalog import digits as load_digits
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.vectors import VectorsFolder
-from manta_swarm.peer.features.audit.computing import Ask, Found, Process, Said
+from manta_swarm.peer.features.audit.computing import AskAudit, AuditAnswer, AuditAnswerKind, Process
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.records import Header
 from manta_swarm.protocol.signed import Signed
@@ -36,40 +36,40 @@ async def test_a_process_judges_what_was_brought_and_says_what_lacks_and_what_it
     process = await Process.start(signed, tmp_path / "fetched", None)
     worked = list[float]()
 
-    async def answer(what: tuple[Cohort, Ask]) -> Found:
+    async def answer(what: tuple[Cohort, AskAudit]) -> AuditAnswer:
         found = await process.answer(what[1])
-        while found.said == Said.WORKING:
+        while found.said == AuditAnswerKind.WORKING:
             worked.append(found.cpu_ms / 1000)
             found = await process.go_on()
         return found
 
     try:
         lacks = await answer(honest)  # which takes no weights
-        assert (lacks.said, lacks.outcomes, worked) == (Said.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
+        assert (lacks.said, lacks.outcomes, worked) == (AuditAnswerKind.LACKS, (Outcome.DEMOTED, Outcome.DEMOTED), [])
         await process.load(run.state.parameters, None)
         keep(folder, honest)
         good = await answer(honest)
-        assert (good.said, good.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.GOOD))
+        assert (good.said, good.outcomes) == (AuditAnswerKind.DONE, (Outcome.GOOD, Outcome.GOOD))
         assert len(worked) == honest[0].members[0].steps[0].count + honest[0].members[1].steps[0].count
         keep(folder, lying)
         needs = await answer(lying)
-        assert (needs.said, needs.step) == (Said.NEEDS, 0)
+        assert (needs.said, needs.step) == (AuditAnswerKind.NEEDS, 0)
         done = len(worked)
-        assert (await answer(lying)).said == Said.NEEDS  # nothing was brought since
+        assert (await answer(lying)).said == AuditAnswerKind.NEEDS  # nothing was brought since
         keep(folder, lying, own=True)
         found = await answer(lying)
-        assert (found.said, found.outcomes) == (Said.DONE, (Outcome.GOOD, Outcome.VOID))
+        assert (found.said, found.outcomes) == (AuditAnswerKind.DONE, (Outcome.GOOD, Outcome.VOID))
         assert len(worked) == done  # nothing is computed twice
         folder.keep_only(lying[1].header.contribution.digest, [vector_digest(mean) for mean in lying[0].means])
         cohort, ask = lying
         await process.load(run.state.parameters, None)  # it begins anew
         withheld = await answer((cohort, replace(ask, over=(0,))))
-        assert (withheld.said, withheld.outcomes) == (Said.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
+        assert (withheld.said, withheld.outcomes) == (AuditAnswerKind.DONE, (Outcome.DEMOTED, Outcome.DEMOTED))
     finally:
         await process.close()
 
 
-def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
+def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, AskAudit]:
     """Return what two peers hand in, of whom the second one may sign and give the opposite of what it learnt."""
     cohort = Cohort(run, [each.public_key for each in PEERS], counts=(2, 3))
     cohort.work(own={(1, 0): reversed_} if lies else {})
@@ -77,10 +77,10 @@ def of_two(run: Run, *, lies: bool = False) -> tuple[Cohort, Ask]:
     claims = tuple(Signed.sign(claim, identity) for claim, identity in zip(submission.claims, PEERS, strict=True))
     contribution = replace(submission.contribution, claims=tuple(signed.digest for signed in claims))
     header = Header(Signed.sign(contribution, PEERS[0]), claims)
-    return cohort, Ask(1, header, submission.body, MIN_EXPONENT, (1, 1), ())
+    return cohort, AskAudit(1, header, submission.body, MIN_EXPONENT, (1, 1), ())
 
 
-def keep(folder: VectorsFolder, what: tuple[Cohort, Ask], *, own: bool = False) -> None:
+def keep(folder: VectorsFolder, what: tuple[Cohort, AskAudit], *, own: bool = False) -> None:
     """Have vectors of a contribution here: its means, or its members' own ones."""
     cohort, ask = what
     vectors = [vector for member in cohort.members for vector in member.own] if own else cohort.means

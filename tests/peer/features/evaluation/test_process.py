@@ -16,7 +16,7 @@ from manta_swarm.automl.models.networks import build
 from manta_swarm.automl.search.evaluators import LocalEvaluator, result_of
 from manta_swarm.automl.spaces.space import TINY
 from manta_swarm.peer.features.evaluation.measurer import MESSAGES, Ask, Measured, Weights
-from manta_swarm.peer.features.evaluation.process import Bench, serve
+from manta_swarm.peer.features.evaluation.process import SubnetMeasurer, serve
 from manta_swarm.protocol.encoding import encode
 from manta_swarm.protocol.errors import EncodingError, UserError
 from manta_swarm.runtime.line import HEAD_BYTES, Heartbeat, Parent
@@ -25,12 +25,12 @@ TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(TINY.name, "digits", digits().digest.hex(), None)
+def bench() -> SubnetMeasurer:
+    return SubnetMeasurer(TINY.name, "digits", digits().digest.hex(), None)
 
 
 @contextmanager
-def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
+def served(bench: SubnetMeasurer) -> Iterator[tuple[socket.socket, list[BaseException]]]:
     """Yield the peer's end of the line, and how the process ended, once the line was closed or what it was told was wrong."""
     ended: list[BaseException] = []
     ours, theirs = socket.socketpair()
@@ -59,7 +59,7 @@ def _said(line: socket.socket) -> Any:
         return MESSAGES.to_parent.message(kind, file.read(length))
 
 
-def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Bench) -> None:
+def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: SubnetMeasurer) -> None:
     architecture, supernet = TINY.sample(random.Random(5)), build(TINY)
     with served(bench) as (line, ended):
         assert _said(line) == Heartbeat()
@@ -84,7 +84,7 @@ def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Be
         MESSAGES.to_child.framed(Ask(TINY.smallest().text, "train")),
     ],
 )
-def test_what_nobody_understands_ends_it(bench: Bench, message: bytes) -> None:
+def test_what_nobody_understands_ends_it(bench: SubnetMeasurer, message: bytes) -> None:
     with served(bench) as (line, ended):
         assert _said(line) == Heartbeat()
         line.sendall(message)
@@ -95,6 +95,6 @@ def test_what_nobody_understands_ends_it(bench: Bench, message: bytes) -> None:
 
 def test_other_data_than_the_runs_and_data_that_are_not_here_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the data set digits here is not the run's"):
-        Bench(TINY.name, "digits", "00" * 32, None)
+        SubnetMeasurer(TINY.name, "digits", "00" * 32, None)
     with pytest.raises(UserError):
-        Bench(TINY.name, "folder-none", "00" * 32, tmp_path)
+        SubnetMeasurer(TINY.name, "folder-none", "00" * 32, tmp_path)

@@ -67,7 +67,7 @@ class Scene:
         self.measurers: list[Measurer] = []
         self.fault: Exception | None = None  # that whatever measures ends with
         self.copied: list[bytes] = []
-        self.service = service.EvaluationService(PEER, service.Subject(RUN, DATA, TINY, refusal), self)
+        self.service = service.EvaluationService(PEER, service.EvaluationSubject(RUN, DATA, TINY, refusal), self)
         self.service.limit(100, 100)
 
     @property

@@ -20,7 +20,7 @@ from manta_swarm.peer.config import GatewayUrl
 from manta_swarm.peer.features.gateway.http import serving
 from manta_swarm.peer.features.gateway.service import METHOD, Entrance
 from manta_swarm.peer.features.light.client import GatewayClient, NotLetIn
-from manta_swarm.peer.features.light.light import Entry
+from manta_swarm.peer.features.light.light import LightAdmission
 from manta_swarm.peer.store import PeerStore
 from manta_swarm.protocol.admission import GUEST, INVITATION, LIST, MEMBER, Admission, AdmissionProof, AdmissionRule, Invitation
 from manta_swarm.protocol.admitted import Admitted
@@ -70,7 +70,7 @@ class Invited:
 
     async def enter(self, identity: Identity, directory: Path, told: str | None = None) -> None:
         """Do what a light contributor does when it meets its gateway."""
-        client, entry = GatewayClient([GatewayUrl.of(self.address)]), Entry(identity, PeerStore(directory), told)
+        client, entry = GatewayClient([GatewayUrl.of(self.address)]), LightAdmission(identity, PeerStore(directory), told)
         await asyncio.to_thread(entry.enter, client, self.manifest, self.run)
 
     async def lease(self, identity: Identity) -> bool:

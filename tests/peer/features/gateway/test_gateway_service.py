@@ -18,7 +18,7 @@ from manta_swarm.peer.features.feature import Feature
 from manta_swarm.peer.features.gateway import service as gateway_service
 from manta_swarm.peer.features.gateway.cohort_session import TOO_LARGE
 from manta_swarm.peer.features.gateway.work import LentResidual
-from manta_swarm.peer.features.light.work import Done
+from manta_swarm.peer.features.light.work import LeaseWork
 from manta_swarm.peer.features.light.work_gate import LeaseOver, WorkGate
 from manta_swarm.peer.submit.making import Residual
 from manta_swarm.peer.train.work import Vector
@@ -37,7 +37,7 @@ RUN = sha256(b"run")
 MANY_STEPS = {"exchange": replace(SMALL_EXCHANGE, local_steps=STEPS, codec="topk-256-4", residual_percent=50)}
 
 
-def word_on(gateway: Gateway, done: Done) -> LightWord:
+def word_on(gateway: Gateway, done: LeaseWork) -> LightWord:
     """Return what a gateway says of what came back."""
     word = gateway.service.word(done.back.name)
     assert word is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy import optimize, special
 
-from manta_swarm.peer.features.private.noise import SENSITIVITY, Account, epsilon_of
+from manta_swarm.peer.features.private.noise import SENSITIVITY, NoiseAccount, epsilon_of
 from manta_swarm.protocol.errors import StorageError
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install -e '.[privacy]'")
@@ -40,21 +40,21 @@ def test_more_noise_and_fewer_times_give_away_less_and_never_is_nothing() -> Non
 
 def test_what_was_spent_is_spent_after_a_restart_whatever_the_noise_was(tmp_path: Path) -> None:
     path = tmp_path / "privacy"
-    first = Account(path, DELTA)
+    first = NoiseAccount(path, DELTA)
     assert (first.epsilon(), path.exists()) == (0, False)
     expected = first.epsilon(10.0)
     first.spend(10.0)
     assert first.epsilon() == expected
-    second = Account(path, DELTA)
+    second = NoiseAccount(path, DELTA)
     assert second.epsilon() == expected
     second.spend(4.0)
     second.spend(10.0)
-    assert Account(path, DELTA).epsilon() == epsilon_of({10.0: 2, 4.0: 1}, DELTA)
+    assert NoiseAccount(path, DELTA).epsilon() == epsilon_of({10.0: 2, 4.0: 1}, DELTA)
 
 
 def test_an_account_that_cannot_be_read_is_not_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "privacy"
-    account = Account(path, DELTA)
+    account = NoiseAccount(path, DELTA)
     account.spend(10.0)
     good = path.read_bytes()
     for bad in (
@@ -67,8 +67,8 @@ def test_an_account_that_cannot_be_read_is_not_begun_anew(tmp_path: Path) -> Non
     ):
         path.write_bytes(bad)
         with pytest.raises(StorageError, match=r"is damaged .*restore it from a backup"):
-            Account(path, DELTA)
+            NoiseAccount(path, DELTA)
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError):
-        Account(path, DELTA)
+        NoiseAccount(path, DELTA)

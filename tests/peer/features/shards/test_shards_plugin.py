@@ -26,7 +26,7 @@ from manta_swarm.peer.features.shards.plugin import Room, _get, wanted
 from manta_swarm.peer.limits.limiter import Limiter
 from manta_swarm.peer.limits.limits import Limits
 from manta_swarm.peer.workers.processes import WorkerData
-from manta_swarm.peer.workers.worker_messages import Setup
+from manta_swarm.peer.workers.worker_messages import WorkerSetup
 from manta_swarm.peer.workers.worker_process import _dataset
 from manta_swarm.protocol.errors import SamplesMissing, UserError
 from manta_swarm.protocol.manifest import Manifest, SignedManifest
@@ -83,7 +83,7 @@ def test_workers_draw_the_microbatches_of_a_peer_with_a_part_from_that_part(tmp_
         whole.shards.path(number).unlink()
     here = whole.with_part(PART)
     data = WorkerData.of(here, tmp_path, PART)
-    setup = Setup("any", "cpu", 1, 0, 0, 1, data.images, data.pairs, data.shards)
+    setup = WorkerSetup("any", "cpu", 1, 0, 0, 1, data.images, data.pairs, data.shards)
     there = _dataset(setup, data.region)
     assert there.num_train == here.num_train < whole.num_train
     resolution = 64 if make is _pairs else 16

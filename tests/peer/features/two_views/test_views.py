@@ -25,7 +25,7 @@ from manta_swarm.network.rpc import Handler, Refused
 from manta_swarm.peer.config import PeerConfig, check_join, load_config
 from manta_swarm.peer.features.two_views.partner import MEET, Site
 from manta_swarm.peer.features.two_views.plugin import TwoViewsPlugin
-from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, Exchange, MicrobatchName, SitePool
+from manta_swarm.peer.features.two_views.views import BEGIN, EXCHANGE, LEAD, Begin, MicrobatchName, SiteExchange, SitePool
 from manta_swarm.peer.train.work import ComputeThread
 from manta_swarm.peer.workers.devices import choose_devices
 from manta_swarm.peer.workers.pool import WorkerLost
@@ -328,7 +328,7 @@ async def test_what_a_cohort_peer_may_not_ask_is_refused(pair: Pair) -> None:
     with pytest.raises(Refused, match="somebody else's"):
         await right.call(LEFT_KEY, LEAD, pack(name), timeout_s=5.0)
     with pytest.raises(Refused, match="gave the microbatch up"):
-        await left.call(RIGHT_KEY, EXCHANGE, pack(Exchange(b"i" * 16, 0, b"")), timeout_s=5.0)
+        await left.call(RIGHT_KEY, EXCHANGE, pack(SiteExchange(b"i" * 16, 0, b"")), timeout_s=5.0)
     stranger = pair.network.endpoint(PEERS[2].public_key)
     with pytest.raises(Refused, match="have not met"):
         await stranger.call(RIGHT_KEY, BEGIN, pack(Begin(b"i" * 16, name)), timeout_s=5.0)
@@ -342,8 +342,8 @@ async def test_what_a_cohort_peer_may_not_ask_is_refused(pair: Pair) -> None:
         (Site, ("middle", 3, b"d" * 32, (b"d" * 32,))),
         (Site, ("right", 3, b"d" * 32, (b"d" * 32, b"d" * 32))),
         (MicrobatchName, (BASE, 0, LEFT_KEY, 0, "r" * 500, b"w" * 32)),
-        (Exchange, (b"i" * 15, 0, b"")),
-        (Exchange, (b"i" * 16, -1, b"")),
+        (SiteExchange, (b"i" * 15, 0, b"")),
+        (SiteExchange, (b"i" * 16, -1, b"")),
     ],
 )
 def test_messages_are_parsed_strictly(kind: type, record: tuple[object, ...]) -> None:
