@@ -1,4 +1,4 @@
-"""Makes docs/terminal.svg, the README's picture of the dashboard, from a real run: an aggregator and four peers on this computer.
+"""Makes docs/terminal.svg, a picture of the dashboard, from a real run: an aggregator and four peers on this computer.
 
 python benchmarks/terminal_picture.py [--rounds N]: N rounds are trained before the picture is taken.
 """
