@@ -26,7 +26,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.export.pt2_archive import PT2ArchiveWriter
 
 from manta_swarm.automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
 from manta_swarm.automl.export.description import Description
@@ -230,6 +229,8 @@ def _check_payloads(records: dict[str, bytes], name: str) -> None:
 
 def _packed(records: dict[str, bytes]) -> bytes:
     """Return an archive of the records."""
+    from torch.export.pt2_archive import PT2ArchiveWriter  # loads torch's compiler, for seconds: not whoever only opens a network
+
     buffer = io.BytesIO()
     with PT2ArchiveWriter(buffer) as writer:
         for name, content in records.items():
