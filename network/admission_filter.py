@@ -222,9 +222,9 @@ class AdmissionFilter:
         """See ``OwnNode.introduce``."""
         await self._node.introduce(key, maddrs)
 
-    async def run_locator(self, key: PublicKey) -> list[str]:
-        """See ``OwnNode.run_locator``."""
-        return await self._node.run_locator(key)
+    async def addresses_of(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.addresses_of``."""
+        return await self._node.addresses_of(key)
 
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""

@@ -196,7 +196,7 @@ class Dialling:
         seen = [(host, port) for host in hosts for port in ports]
         return list(dict.fromkeys([*seen, *(place for place in told if is_dialable(place[0], hosts))]))[:MAX_PLACES]
 
-    async def run_locator(self, key: PublicKey) -> list[str]:
+    async def addresses_of(self, key: PublicKey) -> list[str]:
         """Return addresses under which others call a node; none where nobody says.
 
         Raises:

@@ -110,8 +110,8 @@ class MemoryEndpoint:
         del maddrs
         await self.meet_again(key)
 
-    async def run_locator(self, key: PublicKey) -> list[str]:
-        """See ``OwnNode.run_locator``."""
+    async def addresses_of(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.addresses_of``."""
         if key not in self._network.endpoints:
             raise Unreachable(f"nobody knows {key.hex()[:8]}")
         return await self._network.endpoints[key].addresses()

@@ -241,9 +241,9 @@ class Node:
         """See ``OwnNode.introduce``."""
         await self._dialling.introduce(key, maddrs)
 
-    async def run_locator(self, key: PublicKey) -> list[str]:
-        """See ``OwnNode.run_locator``."""
-        return await self._dialling.run_locator(key)
+    async def addresses_of(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.addresses_of``."""
+        return await self._dialling.addresses_of(key)
 
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""

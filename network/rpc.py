@@ -104,7 +104,7 @@ class OwnNode(Endpoint, Protocol):
         """
         ...
 
-    async def run_locator(self, key: PublicKey) -> list[str]:
+    async def addresses_of(self, key: PublicKey) -> list[str]:
         """Return addresses under which others call a node; none where nobody says.
 
         Raises:

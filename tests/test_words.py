@@ -42,7 +42,7 @@ REPLACED = {  # by what the field says
     "tickets": "inclusion promises",
     "valve": "work gate",
     "voice": "console",
-    "whereabouts": "run locator",
+    "whereabouts": "addresses, run locator",
     "wishes": "options",
     "workbench": "local trainer",
 }

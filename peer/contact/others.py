@@ -172,7 +172,7 @@ class Announcer:
         operators = () if self._line.operators.is_alone else self._line.in_turn  # the one that it came by may be the one that is away then
         for key in (*operators, *self._neighbours.some(_REMEMBERED - len(operators))):
             with contextlib.suppress(MantaError):
-                maddrs = await self._node.run_locator(key)
+                maddrs = await self._node.addresses_of(key)
                 found += [maddr for maddr in maddrs if self._may_be_called(host_of(maddr))][:1]
         if found:
             self._store.remember_peers(found)

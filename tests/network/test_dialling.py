@@ -210,7 +210,7 @@ async def test_a_node_is_looked_for_at_a_few_of_the_places_that_it_names_and_onc
             with pytest.raises(Unreachable):
                 await other.call(key, "anything", SMALL, timeout_s=30)
         with contextlib.suppress(Unreachable):
-            await other.run_locator(key)
+            await other.addresses_of(key)
     assert victims.dials_at(OTHER_HOST) == 0
     assert 1 <= len(victims.dials) <= 4
     assert set(victims.dials.values()) == {1}

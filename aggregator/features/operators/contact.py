@@ -106,7 +106,7 @@ class Contact:
             StorageError: the disk refuses.
         """
         try:
-            found = (await self._node.run_locator(key))[:_REMEMBERED]
+            found = (await self._node.addresses_of(key))[:_REMEMBERED]
         except Unreachable:
             return
         if found and found != self._seen.get(key):
