@@ -68,12 +68,12 @@ class LoneDecider:
         """Write to ``log``, and to ``bodies`` beside it: each has a thread of its own."""
         self._log = log
         self._bodies = bodies
-        self._leader = WorkerThread("log")
+        self._log_thread = WorkerThread("log")
         self._disk = WorkerThread("bodies")
 
     async def write(self, entries: Sequence[bytes], after: Next | None, bodies: Sequence[Blob]) -> None:
         """See ``Decider``."""
-        await self._leader.do(self._log.commit, entries)
+        await self._log_thread.do(self._log.commit, entries)
 
     async def store(self, contributions: Sequence[tuple[int, StoredContribution]]) -> None:
         """See ``Decider``."""
@@ -88,5 +88,5 @@ class LoneDecider:
 
     def close(self) -> None:
         """Finish what is being written."""
-        self._leader.close()
+        self._log_thread.close()
         self._disk.close()
