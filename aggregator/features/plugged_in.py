@@ -46,8 +46,8 @@ def _cosigning(context: RunContext, asked: Start) -> Feature | None:
 
 
 def _monitor(context: RunContext, asked: Start) -> Feature | None:
-    listen_address = open_listener(asked.page, asked.config.monitor)
-    return None if listen_address is None else MonitorBeside(context.directory, asked.config.monitor, listen_address, asked.data_root)
+    monitor_socket = open_listener(asked.page, asked.config.monitor)
+    return None if monitor_socket is None else MonitorBeside(context.directory, asked.config.monitor, monitor_socket, asked.data_root)
 
 
 # In the order in which they are told of an event. A plain run is served without any of them.

@@ -243,28 +243,28 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
 class MonitorBeside(Feature):
     """The processes of one aggregator's monitor."""
 
-    def __init__(self, directory: Path, settings: MonitorSection, listen_address: MonitorSocket, data_root: Path | None) -> None:
-        """Prepare them for the run in ``directory``; the page is at ``listen_address``, which is closed at the end of ``run``."""
+    def __init__(self, directory: Path, settings: MonitorSection, monitor_socket: MonitorSocket, data_root: Path | None) -> None:
+        """Prepare them for the run in ``directory``; the page is at ``monitor_socket``, which is closed at the end of ``run``."""
         self._directory = directory
         self._settings = settings
-        self._listen_address = listen_address
+        self._monitor_socket = monitor_socket
         self._data_root = data_root
         self.programs = self._programs()
 
     def status(self) -> Mapping[str, object]:
         """Return where the page is."""
-        return {"monitor": self._listen_address.url}
+        return {"monitor": self._monitor_socket.url}
 
     async def run(self, addresses: Sequence[str]) -> None:
         """See ``Feature``; what goes wrong is told, and nothing else."""
         try:
             await whatever_happens(*map(keep, self.programs))
         finally:
-            self._listen_address.socket.close()
+            self._monitor_socket.socket.close()
 
     def _programs(self) -> tuple[Program, ...]:
-        directory, descriptor = str(self._directory.absolute()), self._listen_address.socket.fileno()
-        where = json.dumps({"fd": descriptor, "is_loopback": self._listen_address.is_loopback})
+        directory, descriptor = str(self._directory.absolute()), self._monitor_socket.socket.fileno()
+        where = json.dumps({"fd": descriptor, "is_loopback": self._monitor_socket.is_loopback})
         monitor = Program(
             "monitor",
             python("-m", _PROGRAM, directory, self._settings.model_dump_json(), where),

@@ -103,9 +103,9 @@ def check_address(asked: str | None, settings: MonitorSection) -> None:
     """
     if (settings.address if asked is None else asked) == DEFAULT_ADDRESS:  # which may give way
         return
-    listen_address = open_listener(asked, settings)
-    if listen_address is not None:
-        listen_address.socket.close()
+    monitor_socket = open_listener(asked, settings)
+    if monitor_socket is not None:
+        monitor_socket.socket.close()
 
 
 def address_to_show(url: str, run: str) -> str:
