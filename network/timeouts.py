@@ -26,7 +26,7 @@ OPERATOR_LOOK_S = 2.0  # a call to one of several operators waits half as long b
 OPERATOR_AWAY_S = 3.0  # an operator that says nothing for so long is done without: another one is asked
 OPERATOR_BUSY_S = 30.0  # the same while a body is on its way there, over a line that it may fill, if no other one answers either
 PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
-TIMEOUT_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
+FEED_HELD_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
 LAST_ASKED_S = 60.0  # all those together who did not bring what an audit needs of them, before an auditor says so
@@ -98,4 +98,4 @@ EVALUATORS_S = 60.0  # without anybody who measures, until it is given up
 
 def feed_s(left_ms: int, grace_ms: int) -> float:
     """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""
-    return left_ms / 1000 + grace_ms / 1000 + TIMEOUT_S + ANSWER_S
+    return left_ms / 1000 + grace_ms / 1000 + FEED_HELD_S + ANSWER_S

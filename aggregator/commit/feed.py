@@ -222,7 +222,7 @@ class FeedService:
         timeout_ms = self._rounds.left_ms(round(self._clock.now_ms())) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
-            await wait_within(committed, timeout_ms / 1000 + timeouts.TIMEOUT_S)
+            await wait_within(committed, timeout_ms / 1000 + timeouts.FEED_HELD_S)
         finally:
             self._waiting[caller] -= 1
             if not self._waiting[caller]:

@@ -30,14 +30,14 @@ def test_who_waits_for_a_commit_waits_longer_than_the_log_lets_it(open_ms: int, 
     """The log answers at the latest at the round's end, its grace and its timeout later; the caller knows the longest grace only."""
     longest_ms = max(open_ms, longest_ms)
     left_ms = data.draw(st.integers(0, open_ms))
-    held_s = left_ms / 1000 + grace_ms(open_ms) / 1000 + timeouts.TIMEOUT_S
+    held_s = left_ms / 1000 + grace_ms(open_ms) / 1000 + timeouts.FEED_HELD_S
     assert timeouts.feed_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.PUSH_S
     assert timeouts.feed_s(left_ms, grace_ms(longest_ms)) >= held_s + timeouts.ANSWER_S - 0.001
 
 
 def test_a_round_closes_within_the_log_s_timeout_unless_the_log_is_away() -> None:
     assert grace_ms(DAY_MS) == GRACE_MAX_MS
-    assert timeouts.TIMEOUT_S + timeouts.ANSWER_S > GRACE_MAX_MS / 1000
+    assert timeouts.FEED_HELD_S + timeouts.ANSWER_S > GRACE_MAX_MS / 1000
 
 
 def test_a_call_has_time_to_connect_first() -> None:
@@ -86,7 +86,7 @@ def test_our_own_calls_leave_places_for_those_that_last() -> None:
 @pytest.mark.parametrize("pauses", [timeouts.HAND_IN_AGAIN_S, timeouts.LOG_AGAIN_S, timeouts.PIECE_AGAIN_S])
 def test_pauses_grow_and_stay_shorter_than_what_is_tried_again(pauses: tuple[float, float]) -> None:
     first_s, longest_s = pauses
-    assert 0 < first_s < longest_s <= timeouts.TIMEOUT_S
+    assert 0 < first_s < longest_s <= timeouts.FEED_HELD_S
     assert longest_s < min(timeouts.CALL_S, timeouts.HEADER_S, timeouts.PIECE_S)
 
 

@@ -27,7 +27,7 @@ FORWARD = "operators-forward"
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
 
 FORWARDED = ("header", "body", VERDICT, "measure", "admission", "revoked")
-TIMEOUT_S = 10.0  # that a caller is held while nobody writes; its own timeout is longer
+_CALLER_HELD_S = 10.0  # while nobody writes; the caller's own timeout is longer
 _LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
@@ -102,7 +102,7 @@ class Switch(Through):
     def _answer(self, method: str) -> Handler:
         async def answer(caller: PublicKey, request: bytes) -> bytes:
             now_s = asyncio.get_running_loop().time
-            until_s = now_s() + TIMEOUT_S
+            until_s = now_s() + _CALLER_HELD_S
             while True:
                 another = self._another
                 try:

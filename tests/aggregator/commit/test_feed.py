@@ -150,7 +150,7 @@ async def test_who_waits_is_told_at_the_commit_and_who_is_behind_at_once(scene: 
 
 
 async def test_nobody_waits_longer_than_a_round_may_take(scene: Scene) -> None:
-    longest_s = grace_ms(scene.log.ledger.open_ms) / 1000 + timeouts.TIMEOUT_S
+    longest_s = grace_ms(scene.log.ledger.open_ms) / 1000 + timeouts.FEED_HELD_S
     with takes(OPEN_MS / 1000 + longest_s):
         assert await scene.ask(PEERS[0], 0) == FeedAnswer((), (), 0)
     with takes(longest_s):
