@@ -95,8 +95,8 @@ class Aggregator:
                 async with told_to_stop() as told:
                     try:
                         self._address.remember(tuple(await node.addresses()))
-                        admission_filter = await held_to_admission(node, opened.log)
-                        context = self._context(opened, identity, blob_store, node, admission_filter, observers)
+                        admitted_node = await held_to_admission(node, opened.log)
+                        context = self._context(opened, identity, blob_store, node, admitted_node, observers)
                         session = self.session = Session(context, asked, node, features_of(context, asked), observers)
                         async with ControlSocket(directory, session.stopping):
                             await session.serve(told)
@@ -104,15 +104,15 @@ class Aggregator:
                         await node.close()
 
     def _context(
-        self, opened: OpenedRun, identity: Identity, blob_store: BlobStore, node: Node, admission_filter: OwnNode, observers: Observers
+        self, opened: OpenedRun, identity: Identity, blob_store: BlobStore, node: Node, admitted_node: OwnNode, observers: Observers
     ) -> RunContext:
-        """Return what the parts of the program share; ``admission_filter`` is the node, held to whom the run admits."""
+        """Return what the parts of the program share; ``admitted_node`` is the node, held to whom the run admits."""
         asked, directory, log, broken = self._asked, self._asked.directory, opened.log, Broken()
         settling = Settling(log, asked.config.trust.settle_s)
         settling.look()
         return RunContext(
-            endpoint=Watched(admission_filter, observers.tally),
-            node=admission_filter,
+            endpoint=Watched(admitted_node, observers.tally),
+            node=admitted_node,
             callers=node.rates,
             identity=identity,
             directory=directory,
