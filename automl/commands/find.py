@@ -27,7 +27,7 @@ from manta_swarm.automl.environment import wait_asleep
 from manta_swarm.automl.files import write_whole
 from manta_swarm.automl.latency.table import Conditions, LatencyTable
 from manta_swarm.automl.precisions import FP32, PRECISIONS, check_device, check_precision
-from manta_swarm.automl.search.constraints import Cost, LatencyCost, Macs, NumWeights, Region, costs_of, region_within
+from manta_swarm.automl.search.constraints import Cost, LatencyCost, Macs, Region, WeightCost, costs_of, region_within
 from manta_swarm.automl.search.evolution import MIN_SAMPLES, Effort
 from manta_swarm.automl.spaces.space import SearchSpace
 from manta_swarm.automl.training.snapshot_header import described
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from manta_swarm.automl.search.journal import EarlierSearch, Settings
     from manta_swarm.automl.search.search import Found, Strategy
 
-OPTIONS = {each.name: each.option for each in (LatencyCost, Macs, NumWeights)}
+OPTIONS = {each.name: each.option for each in (LatencyCost, Macs, WeightCost)}
 JOURNAL = "search.jsonl"  # in the folder of a search
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,2})?)([kKMG]?)")
 _INTERRUPTED = 130  # as of a program that SIGINT ended

@@ -72,7 +72,7 @@ class Macs:
 
 
 @dataclass(frozen=True, slots=True)
-class NumWeights:
+class WeightCost:
     """Weights of the architecture's network."""
 
     space: SearchSpace
@@ -86,7 +86,7 @@ class NumWeights:
 
 def costs_of(space: SearchSpace, model: LatencyModel | None = None) -> tuple[Cost, ...]:
     """Return what architectures of a space cost; latency comes first, where a model of a device is given."""
-    return (*(() if model is None else (LatencyCost(model),)), Macs(space), NumWeights(space))
+    return (*(() if model is None else (LatencyCost(model),)), Macs(space), WeightCost(space))
 
 
 @dataclass(frozen=True, slots=True)

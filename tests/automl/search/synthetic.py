@@ -9,7 +9,7 @@ from functools import cache
 
 from manta_swarm.automl.evaluation.held_out import Quality
 from manta_swarm.automl.evaluation.samples import LOSS_UNIT, Measured
-from manta_swarm.automl.search.constraints import Cost, LatencyCost, Macs, NumWeights
+from manta_swarm.automl.search.constraints import Cost, LatencyCost, Macs, WeightCost
 from manta_swarm.automl.spaces.space import TINY, Architecture, SearchSpace
 from manta_swarm.automl.spaces.units import units_alike
 
@@ -24,7 +24,7 @@ def macs_of(space: SearchSpace) -> Cost:
 
 
 def weights_of(space: SearchSpace) -> Cost:
-    return NumWeights(space)
+    return WeightCost(space)
 
 
 class UnevenTable:
