@@ -22,6 +22,8 @@ MantaError
 │   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)
 │   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.intake.refusals)
+│   ├── NoOperator            a caller that is no operator of the run (aggregator.features.operators.service)
+│   ├── NoRoom                what is fetched or handed in for a round has no room here (runtime.round_folder)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.features.two_views.partner)
 │   ├── NotAdmitted           a caller that the run has not let in (network.admission_filter)
 │   ├── NotACohortPeer        a caller without the cohort's token (network.near_cohort_peers)
@@ -32,20 +34,27 @@ MantaError
 │   ├── NotKnown              a gateway knows nothing of a lease's work (peer.features.light.client)
 │   ├── NotLetIn              a gateway's run does not let this key in (peer.features.light.client)
 │   ├── AskAnother            an operator cannot do what is asked now, another one may (network.operator_line)
+│   ├── Unsettled             members contradict each other, and too few are there to tell who is right (network.asked_members)
 │   └── Refused               a node answered a call with no (network.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
-│   │   └── Busy                  by its own word: it may soon (network.rpc)
+│   │   ├── Busy                  by its own word: it may soon (network.rpc)
+│   │   │   └── Deposed               an operator that does not lead any more (aggregator.features.operators.leader)
+│   │   └── Lacking               parts of a cohort's mean are not here, or have other bytes than were told (peer.cohort.all_reduce)
 │   ├── NotYet                a site is not at a microbatch's weights yet, or not any more (peer.features.two_views.views)
+│   ├── NotNow                an auditor cannot judge a contribution now (peer.features.audit.fetching)
 │   ├── ChildLost             a child process died, or stood still and was killed (runtime.child)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a microbatch (peer.workers.pool)
 ├── NoUse                 nobody's: what a lease's microbatches gave is not finite (peer.features.light.work)
+├── LeaseOver             nobody's: a pause outlasted a lease, or the person left in it (peer.features.light.work_gate)
+├── BudgetSpent           nobody's: another contribution would give away more than the person allows (peer.features.private.noise)
 ├── LogLied               the operator's: the log committed a mean that is not its table's; stop, show the proof (peer.sync.spot_checker)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
 ├── FoundGuilty           the person's, or their computer's: audits found that the peer's work is not what it says; stop, exit code 4
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.joining, aggregator.local.swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
+        └── DamagedFile           a file is not what was written to it (runtime.atomic_file)
 """
 
 
