@@ -1,15 +1,23 @@
 """The aggregator: bootstrap of the DHT, the log, its intake and the state keeper, from a run file and a directory.
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
-DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
+DIR/log.sqlite3...    the log (see ``aggregator.log.log``), and beside it ``manifest.cbor``, ``tree-head.txt`` and ``tree-head-next.txt``
+DIR/witnessed         tree heads that witnesses have cosigned (see ``aggregator.log.witnessed``)
+DIR/newer-head.proof  what others hold of the log and it lacks (see ``aggregator.log.guard``)
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.intake.bodies``)
 DIR/verdicts.waiting  verdicts that the next round will have (see ``aggregator.intake.waiting``)
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/brought/          in an audited run: what peers brought for audits (see ``aggregator.features.audits.brought``)
+DIR/measures          where data are private: how good peers find the model on their own (see ``aggregator.intake.measures``)
 DIR/auditor/          in an audited run: the folder of this operator's auditor, a peer with a key of its own
+DIR/gateway/          with ``--gateway``: the folder of the gateway, a peer with a key of its own
 DIR/monitor/          what is written down for the monitor; nothing depends on it
 DIR/operators/        where there are several: what this one has signed and promised (see ``aggregator.features.operators.store``)
+DIR/run.toml          the run file, as it was at the last start
+DIR/place.json        where DIR lies, so that a copy of it is known as one (see ``aggregator.log.guard``)
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
+DIR/log.lock          locked while the log is open
+DIR/control           a socket over which commands tell the program something (see ``runtime.control``)
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
 DIR/status.json       where the run stands, for other programs
 """
