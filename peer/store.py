@@ -2,7 +2,10 @@
 
 identity.key          the Ed25519 key, mode 0600
 peer.toml             the person's settings (see ``peer.config``); only read
+limits.toml           what ``manta-peer limits`` was told to keep (see ``peer.limits.limits``)
+privacy               how much privacy was given away with contributions (see ``peer.features.private.noise``)
 lock                  locked while a peer (or an aggregator) runs on the directory
+control               a socket over which commands tell the program something (see ``peer.control``)
 last.json             the run joined last, where it was found, and some of its peers
 runs/<run>/signed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
@@ -15,6 +18,8 @@ runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
 runs/<run>/open/      the contributions of which they may (see ``peer.features.audit.bringing``)
 runs/<run>/fetched/   vectors of others, while their contributions are computed again
+runs/<run>/distrusted  volunteers whose audits the operator's auditor does not believe any more (see ``peer.features.audit.auditor``)
+proofs/               what proves that a run's log lied, or has two histories (see ``peer.sync``)
 status.json           where the peer stands
 """
 
