@@ -80,7 +80,7 @@ class PeerStatus:
     credit_rounds: int = 0
     credit_fault: str = ""  # how the log's word and its claims differ
     verdict: str = ""  # what audits found this peer guilty of, in words: it takes part no more
-    is_unaudited: bool = False  # credit for microbatches that nobody else can compute again
+    is_private: bool = False  # the data: nobody else can compute the microbatches again that earned the credit
     earned_round: int = 0  # the newest round that counted this peer and of which it is known what it paid, and what
     earned: int = 0
     earned_checked: bool = False  # computed here; else as the log says

@@ -220,7 +220,7 @@ async def _train(own: _Own, met: _Met, held: HeldData) -> None:
         cohort=membership.label,
         device=devices.name,
         num_rounds=manifest.num_rounds,
-        is_unaudited=manifest.is_private,
+        is_private=manifest.is_private,
         account="" if config.payout_key in (None, identity.public_key) else str(config.payout),
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)

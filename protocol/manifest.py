@@ -176,7 +176,7 @@ class Manifest:
 
     @property
     def is_private(self) -> bool:
-        """Whether each peer trains on images of its own: nobody can compute its microbatches again, so credits are unaudited."""
+        """Whether each peer trains on images of its own: nobody can compute its microbatches again, so credits cannot be audited."""
         return self.data == PRIVATE
 
     @property

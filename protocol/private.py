@@ -1,6 +1,6 @@
 """Records of runs whose images stay with their peers: what the manifest says of them, and how good a peer finds the model on its own.
 
-Nobody but their peer has such images, so nobody can compute its microbatches again: its credit is unaudited for good, and capped.
+Nobody but their peer has such images, so nobody can compute its microbatches again: its credit can never be audited, and is capped.
 """
 
 import unicodedata

@@ -171,7 +171,7 @@ def _say_credits(found: "Verification | VerifiedLog") -> None:
     from manta_swarm.aggregator.log.credits import earned_by_account, fault_in_words, settled_in_words, together
     from manta_swarm.protocol.signing import peer_name
 
-    mark = " unaudited" if found.is_unaudited else ""
+    mark = " private data" if found.is_private else ""
     for account, of_keys in earned_by_account(found.reputation).items():
         earned = together(of_keys.values())
         if earned.credit:
@@ -182,10 +182,8 @@ def _say_credits(found: "Verification | VerifiedLog") -> None:
             click.echo(f"{fault_in_words(fault)}: {peer_name(key)}")
     if words := settled_in_words(found.reputation, found.num_rounds, is_settled=found.is_settled):
         click.echo(words)
-    if found.is_unaudited:
-        click.echo(
-            "unaudited: the data are private, so nobody but a peer can compute its microbatches again; its share of a round was capped"
-        )
+    if found.is_private:
+        click.echo("private data: nobody but a peer can compute its microbatches again, so its share of a round was capped")
 
 
 @ledger.command()

@@ -107,7 +107,7 @@ class Report(_Part):
     name: str
     task: str
     dataset: str
-    data: str  # "shared" | "private": then credits are unaudited
+    data: str  # "shared" | "private": then credits cannot be audited
     supernet: str
     algorithm: str
     schedule: str
@@ -262,7 +262,7 @@ def show(report: Report, console: Console) -> None:
 
 def _peers_table(report: Report) -> Table:
     table = Table("peer", "cohort", "end", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rounds", "samples", "lost", "credits" if report.data == SHARED else "unaudited credits"):
+    for heading in ("rounds", "samples", "lost", "credits" if report.data == SHARED else "credits (private)"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
         counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, peer.credits)

@@ -225,7 +225,7 @@ class VerifiedLog:
     num_rounds: int  # of the run
     is_settled: bool  # see ``aggregator.log.verify.Verification``
     reputation: Reputation
-    is_unaudited: bool  # see ``aggregator.log.verify.Verification``
+    is_private: bool  # see ``aggregator.log.verify.Verification``
     witnesses: tuple[tuple[int, Cosignature], ...] = ()  # cosignatures, each with the size of the head that it is of
 
     @property
@@ -298,7 +298,7 @@ class LogCheck:
             num_rounds=ledger.manifest.num_rounds,
             is_settled=ledger.settled,
             reputation=ledger.reputation,
-            is_unaudited=ledger.manifest.is_private,
+            is_private=ledger.manifest.is_private,
             witnesses=witnesses,
         )
 

@@ -102,7 +102,7 @@ def as_lines(found: Verification) -> Iterator[str]:
             yield f"account {peer_name(account)} of {of}: {_parts(found, together(of_keys.values()))}"
         for key, earned in of_keys.items():
             faults = "".join(f"; {fault_in_words(fault)}" for fault in _faults(found, key))
-            line = f"{peer_name(key)} {_parts(found, earned)}{faults}{' unaudited' if found.is_unaudited else ''}"
+            line = f"{peer_name(key)} {_parts(found, earned)}{faults}{' private data' if found.is_private else ''}"
             yield line if is_own else f"  {line}"
 
 
@@ -153,7 +153,7 @@ def as_json(found: Verification) -> str:
             "is_audited": rules is not None,
             "pending_rounds": 0 if rules is None else rules.pending_rounds,
             "is_settled": found.is_settled,
-            "is_unaudited": found.is_unaudited,
+            "is_private": found.is_private,
             "accounts": [_plain_account(found, *one) for one in earned_by_account(found.reputation).items()],
         },
         indent=1,

@@ -40,7 +40,7 @@ class Verification:
     finished: bool  # the manifest's last round among them
     is_settled: bool  # all that the run pays is paid
     reputation: Reputation  # who is proven, what was found out, and what everybody has earned
-    is_unaudited: bool  # nobody can ever compute the microbatches again that earned them, for their data are private
+    is_private: bool  # the data: nobody but a peer can ever compute its microbatches again
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
 
@@ -93,7 +93,7 @@ def _verify(directory: Path, training_spec_of: TrainingSpecOf, on_round: Callabl
         finished=log.ledger.finished,
         is_settled=log.ledger.settled,
         reputation=log.ledger.reputation,
-        is_unaudited=log.ledger.manifest.is_private,
+        is_private=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,
     )

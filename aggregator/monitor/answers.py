@@ -84,7 +84,7 @@ class Answers:
             "microbatch_samples": manifest.microbatch_samples,
             "target_batch": manifest.exchange.target_batch,
             "reward_pool": manifest.reward_pool,
-            "is_unaudited": manifest.is_private,
+            "is_private": manifest.is_private,
             "program": version("manta-swarm"),
             "metric": {"name": "epe" if is_stereo else "accuracy", "unit": "px" if is_stereo else "", "higher_is_better": not is_stereo},
             "classes": list(manifest.private[0].classes) if manifest.is_private else [],

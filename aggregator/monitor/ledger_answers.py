@@ -98,7 +98,7 @@ class LedgerAnswers:
             "pool_paid": found.paid,
             "pool_pending": found.pending,
             "is_settled": self._sight.view.is_settled,
-            "is_unaudited": self._sight.manifest.is_private,
+            "is_private": self._sight.manifest.is_private,
             "credits": [
                 {
                     "account": peer_name(account),

@@ -148,7 +148,7 @@ class RunConfig(Section):
                 quorum=self.operators.checked_quorum(),
                 cohorts=self.run.cohorts,
                 data=self.run.data,
-                private=(_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else (),
+                private=(_private(self.data.classes or ("a", "b"), 0, self.rewards.private_percent),) if is_private else (),
                 recipe=plan.recipe,
                 admission=self.admission.rule(),
                 audits=self.trust.rules(nobody, len(self.operators.keys)),
@@ -206,7 +206,7 @@ class RunConfig(Section):
         classes = self.data.classes or dataset.class_names
         if len(classes) != dataset.num_classes:
             raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
-        return (_private(classes, int(dataset.flips), self.rewards.unaudited_percent),)
+        return (_private(classes, int(dataset.flips), self.rewards.private_percent),)
 
     def manifest(
         self,
@@ -324,9 +324,9 @@ def _not_images(dataset: str, task: str) -> UserError:
     return UserError(f'[run]: data = "private" is for labelled images; {dataset} is a set for {task}')
 
 
-def _private(classes: Sequence[str], mirrored: int, unaudited_percent: int) -> PrivateData:
+def _private(classes: Sequence[str], mirrored: int, private_percent: int) -> PrivateData:
     try:
-        return PrivateData(tuple(classes), mirrored, unaudited_percent)
+        return PrivateData(tuple(classes), mirrored, private_percent)
     except ValueError as error:
         raise UserError(f"[data]: classes: {error}") from error
 

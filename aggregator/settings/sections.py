@@ -266,7 +266,7 @@ class RewardsSection(Section):
     """[rewards]"""
 
     pool: int = Field(default=1_000_000, ge=1, description="credit units shared out each round")
-    unaudited_percent: int = Field(
+    private_percent: int = Field(
         default=25,
         ge=1,
         le=100,

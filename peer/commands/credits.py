@@ -161,8 +161,8 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
         amount = "not known" if one.amount is None else f"{one.amount:,}"
         yield f"  round {one.round:<8} {amount:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
     yield f"total {_sums(run.rounds)}"
-    if run.is_unaudited:
-        yield "unaudited: nobody else can compute microbatches of private data again"
+    if run.is_private:
+        yield "the data are private: nobody else can compute microbatches of them again"
     if verify and run.rounds:
         whole = sum(one.by == CLAIMS for one in run.rounds)
         rounds = f"{len(run.rounds)} rounds are in the run's log and count this peer"
@@ -216,7 +216,7 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
         "round": run.round,
         "num_rounds": run.num_rounds,
         "pending_rounds": 0 if run.rules is None else run.rules.pending_rounds,
-        "is_unaudited": run.is_unaudited,
+        "is_private": run.is_private,
         "paid": run.total(PAID),
         "pending": run.total(PENDING),
         "lost": run.total(LOST),

@@ -52,7 +52,7 @@ class RunEarned:
     round: int = 0  # the newest whose commit is proven here
     num_rounds: int = 0
     rules: AuditRules | None = None  # of its audits; None: it has none
-    is_unaudited: bool = False
+    is_private: bool = False
     rounds: list[RoundEarnings] = field(default_factory=list)
     word: CreditWord | None = None  # the log's, the newest that was kept
     problems: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ def _run_of(folder: Path, payout_receipts_folder: Path, *, verify: bool) -> RunE
     except (MantaError, ValueError) as error:
         found.problems.append(f"{payout_receipts_folder}: the run's manifest cannot be used ({error}): nothing there can be checked")
         return found
-    found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
+    found.run, found.name, found.is_private = signed.run.hex(), manifest.name, manifest.is_private
     found.num_rounds, found.rules = manifest.num_rounds, manifest.audit_rules
     has_more = payout_receipts_folder.name == PAYOUT_RECEIPTS  # else nothing says that what lies beside it is of the same peer
     found.word = _word_of(folder, found.problems) if has_more else None

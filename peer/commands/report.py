@@ -111,8 +111,8 @@ def _lines_of_credit(status: PeerStatus) -> Iterator[str]:
         )
     else:
         voucher = "as the log says; none of it checked here"
-    unaudited = ", unaudited: nobody else can compute microbatches of private data again" if status.is_unaudited else ""
-    yield f"credit: {status.credit:,} up to round {status.credit_round} ({voucher}{unaudited})"
+    private = "; the data are private: nobody else can compute microbatches of them again" if status.is_private else ""
+    yield f"credit: {status.credit:,} up to round {status.credit_round} ({voucher}{private})"
     if status.credit_pending:
         words = pending_words(status.credit_until, status.num_rounds)
         yield f"of it paid {status.credit_paid:,}, pending {status.credit_pending:,} ({words}), as the log says"

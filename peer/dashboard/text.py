@@ -149,8 +149,8 @@ def _credit(status: PeerStatus) -> Rows:
         return [("credit", "not told yet"), ("checked", "-"), ("paid", "-")]
     if status.credit_fault:
         checked = "in doubt!"
-    elif status.is_unaudited:
-        checked = "unaudited"
+    elif status.is_private:
+        checked = "private"
     elif status.credit_checked == status.credit:
         checked = "all of it"
     else:

@@ -33,7 +33,7 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     report = json.loads((directory / "report.json").read_text())
     assert (report["data"], report["all_peers_agree"], report["rounds_committed"]) == ("private", True, 3)
     found = verify_directory(directory / "aggregator")
-    assert found.is_unaudited
+    assert found.is_private
     assert {peer["key"]: peer["credits"] for peer in report["peers"]} == {key.hex(): amount for key, amount in found.credits.items()}
     assert max(found.credits.values()) <= 3 * 250_000
     assert replay_directory(directory / "aggregator").state.hex() == report["state"]
@@ -43,7 +43,7 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     assert report["own_quality"] == spread.model_dump(mode="json")
     said = [peer["own_largest"] for peer in report["peers"]]
     assert asdict(spread.largest) == pytest.approx({"least": min(said), "median": sum(said) / 2, "best": max(said)})
-    for line in ("unaudited credits", "held-out images of 2 of them, as they say"):
+    for line in ("credits (private)", "held-out images of 2 of them, as they say"):
         assert line in " ".join(done.output.split())
     for number, classes_there in ((0, 5), (1, 3)):
         log = (directory / f"peer-{number}.log").read_text()

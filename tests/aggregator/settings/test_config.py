@@ -50,7 +50,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "outer_momentum": "0",
     },
     "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_min_exponent": -20},
-    "rewards": {"pool": 1, "unaudited_percent": 100},
+    "rewards": {"pool": 1, "private_percent": 100},
     "trust": {
         "mode": "audited",
         "proven": (peer_name(OPERATOR.public_key),),
@@ -439,7 +439,7 @@ def test_where_data_are_private_the_manifest_names_their_classes_and_caps_their_
     manifest = SignedManifest.sign(private().manifest(OPERATOR, STATE, digits()), OPERATOR).open()
     assert (manifest.data, manifest.private) == ("private", (PrivateData(tuple("0123456789"), 0, 25),))
     assert manifest.data_digest == digits().digest  # what the operator measures by
-    named = private(data={"classes": list("jihgfedcba")}, rewards={"unaudited_percent": 7})
+    named = private(data={"classes": list("jihgfedcba")}, rewards={"private_percent": 7})
     photographs = replace(digits(), flips=True)
     assert named.manifest(OPERATOR, STATE, photographs).private == (PrivateData(tuple("jihgfedcba"), 1, 7),)
     assert RunConfig().manifest(OPERATOR, STATE, digits()).private == ()

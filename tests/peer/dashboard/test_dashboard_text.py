@@ -111,7 +111,7 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
         ({"credit_checked": 1_581}, "all of it", "+527"),
         ({"credit_checked": 1_580}, "99% of it", "+527"),
         ({"credit_checked": 1_581, "credit_fault": "the log lies"}, "in doubt!", "+527"),
-        ({"credit_checked": 1_581, "is_unaudited": True}, "unaudited", "+527"),
+        ({"credit_checked": 1_581, "is_private": True}, "private", "+527"),
         ({"earned_round": 0}, "0% of it", "-"),
     ):
         rows = full(text.own_rows(changed(**{**earned, **told}), None))

@@ -9,7 +9,7 @@ import { clock, compact, count, percent, roughly, shortHash } from "./format.js"
 
 const ENTRIES = 12;
 const CREDITS = 12;
-const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
+const PRIVATE = " The data are private: they stay at home, and nobody can compute the work again.";
 const KEYS = ["key", "founder", "payout", "partner", "operator", "auditor", "by"]; // fields that are shown as a computer's name
 const OUTCOMES = ["good", "not paid", "not shown", "false"]; // of a verdict, one a claim
 const KINDS = {
@@ -174,9 +174,9 @@ export class Record extends EventTarget {
   }
 
   async loadCredits() {
-    const { total, credits, pool_paid, pool_pending, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    const { total, credits, pool_paid, pool_pending, is_private } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
     const pending = pool_pending ? `, and ${compact(pool_pending)} pending: of rounds that are not paid yet, if nothing more is found` : "";
-    setText(byId("credit-sub"), `${compact(pool_paid)} units are paid${pending}. Anybody who has the log can compute that.${is_unaudited ? UNAUDITED : ""}`);
+    setText(byId("credit-sub"), `${compact(pool_paid)} units are paid${pending}. Anybody who has the log can compute that.${is_private ? PRIVATE : ""}`);
     const [isPending, all] = [pool_pending > 0, pool_paid + pool_pending];
     byId("credit-pending").hidden = !isPending;
     fill(
