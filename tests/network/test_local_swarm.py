@@ -249,7 +249,7 @@ def test_a_killed_aggregator_ends_the_swarm_with_its_last_lines(tmp_path: Path) 
 @pytest.mark.usefixtures("forks")
 def test_a_swarm_whose_contributions_are_audited_ends_once_all_is_paid(tmp_path: Path) -> None:
     settings = make_settings(Options(directory=tmp_path / "swarm", peers=2, cohorts=2, rounds=3, no_monitor=True))
-    trust = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=1, pending_rounds=8, settle_s=20)
+    trust = TrustSection(mode="audited", audit_percent=100, newcomer_percent=100, kept_rounds=1, pending_rounds=8, settle_s=120)
     own = settings.run.aggregator.model_copy(update={"audit_share": 1.0})
     audited = settings.run.model_copy(update={"trust": trust, "aggregator": own})
     report = LocalSwarm(replace(settings, run=audited), Console(file=io.StringIO()), Told()).run()
