@@ -109,7 +109,8 @@ async def test_a_damaged_file_is_passed_over(scene: Scene) -> None:
     await rounds(scene, member, 1)
     await member.leaves()
     for path in (member.store.directory / "runs").rglob("credit"):
-        path.write_bytes(path.read_bytes()[:-1] + b"x")
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     again = scene.join(0)
     await rounds(scene, again, 1)
     assert again.status.credit == owned(scene, again.identity)
