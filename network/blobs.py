@@ -302,7 +302,7 @@ class BlobStore:
 
 
 class _Answer:
-    """An answer on its way. An endpoint answers each call in a task of its own, which ends when the answer has been sent. Is ``Held``."""
+    """An answer on its way. Each call is answered in a task of its own, which ends once that is sent. Is ``runtime.in_flight.Occupant``."""
 
     address = ""
 
@@ -313,15 +313,15 @@ class _Answer:
 
     @property
     def ahead_s(self) -> float:
-        """See ``Held``."""
+        """See ``Occupant``."""
         return 0.0 if self._call is None else self._call.ahead_s
 
     def lag_s(self, ahead_s: float) -> float:
-        """See ``Held``."""
+        """See ``Occupant``."""
         return -math.inf if self._call is None else self._call.lag_s(ahead_s)
 
     def cut(self) -> None:
-        """See ``Held``."""
+        """See ``Occupant``."""
         if self._call is not None:
             self._call.give_way()
 

@@ -177,11 +177,11 @@ async def _take_hashes(calls: FetchCalls, num_pieces: int) -> tuple[bytes, ...]:
 
 
 async def _take_pieces(
-    calls: FetchCalls, partial_blob: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: FetchProgress | None
+    calls: FetchCalls, arriving: Arriving, max_sizes: Sequence[int], places: Sequence[int], progress: FetchProgress | None
 ) -> None:
     # In an order of its own: those who fetch the same at the same time have different pieces for each other.
     sizes = {place: max_sizes[place] for place in calls.rng.sample(places, len(places))}
-    await calls.gather(sizes, _Pieces(partial_blob, max_sizes, progress))
+    await calls.gather(sizes, _Pieces(arriving, max_sizes, progress))
 
 
 class _Hashes:
@@ -205,17 +205,17 @@ class _Hashes:
 class _Pieces:
     """The pieces of a blob that arrives. Implements ``network.fetch_calls.Taker``."""
 
-    def __init__(self, partial_blob: Arriving, max_sizes: Sequence[int], progress: FetchProgress | None) -> None:
-        self._growing = partial_blob
+    def __init__(self, arriving: Arriving, max_sizes: Sequence[int], progress: FetchProgress | None) -> None:
+        self._arriving = arriving
         self._max_sizes = max_sizes
         self._progress = progress
 
     def take(self, place: int, data: bytes) -> None:
-        partial_blob, most = self._growing, self._max_sizes[place]
+        arriving, most = self._arriving, self._max_sizes[place]
         if len(data) > most:
             raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {most}")
-        if merkle.leaf_hash(data) != partial_blob.hashes[place]:
+        if merkle.leaf_hash(data) != arriving.hashes[place]:
             raise EncodingError(f"other bytes than those of piece {place}")
-        partial_blob.put(place, data)
+        arriving.put(place, data)
         if self._progress is not None:
-            self._progress.arrived(len(self._max_sizes) - len(partial_blob.missing))
+            self._progress.arrived(len(self._max_sizes) - len(arriving.missing))

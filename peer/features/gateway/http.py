@@ -64,11 +64,11 @@ class _Return:
     ahead_s: float = 0.0
 
     def lag_s(self, _ahead_s: float) -> float:
-        """See ``Held``."""
+        """See ``Occupant``."""
         return self.connection.lag_s()
 
     def cut(self) -> None:
-        """See ``Held``."""
+        """See ``Occupant``."""
         self.connection.cut()
 
 

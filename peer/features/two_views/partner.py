@@ -217,7 +217,7 @@ class MicrobatchAttempt(ABC):
             self.over.set()
 
     def exchange(self, data: bytes, size: int) -> bytes:
-        """See ``Link``; called in the thread."""
+        """See ``SiteLink``; called in the thread."""
         parts = []
         for start in range(0, max(len(data), size, 1), PART_BYTES):
             part = data[start : start + PART_BYTES]
