@@ -18,7 +18,7 @@ _ANSWER_S = 30.0  # for the peer to do it
 _YES, _NO = "yes ", "no "
 
 
-class Person(Protocol):
+class CommandedPeer(Protocol):
     """Carries out a person's commands and returns what to tell them (``peer.limits.limiter.Limiter``). A ``MantaError`` is told as well."""
 
     async def pause(self) -> str:
@@ -40,10 +40,10 @@ class Person(Protocol):
 class Control(control.ControlSocket):
     """The socket of a running peer; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path, person: Person) -> None:
-        """Prepare; ``person`` is told what callers say."""
+    def __init__(self, directory: Path, peer: CommandedPeer) -> None:
+        """Prepare; ``peer`` is told what callers say."""
         super().__init__(directory, self)
-        self._person = person
+        self._peer = peer
 
     async def answer(self, words: str) -> str:
         """See ``runtime.control.CommandHandler``."""
@@ -55,16 +55,16 @@ class Control(control.ControlSocket):
         return f"{_NO}unknown word" if said is None else _YES + said
 
     async def _do(self, word: str, rest: str) -> str | None:
-        person = self._person
+        peer = self._peer
         if word == LIMITS:
-            return await person.limit(_texts(rest))
+            return await peer.limit(_texts(rest))
         if rest:
             return None
         if word == STATUS:
-            return person.status().to_json()
+            return peer.status().to_json()
         if word in (LEAVE, STOP):
-            return await person.leave(at_once=word == STOP)
-        simple = {PAUSE: person.pause, RESUME: person.resume}
+            return await peer.leave(at_once=word == STOP)
+        simple = {PAUSE: peer.pause, RESUME: peer.resume}
         return await simple[word]() if word in simple else None
 
 

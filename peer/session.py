@@ -82,7 +82,7 @@ class Session:
         self.submitter = Submitter(context, progress, self.states, self.features)
         self._training = TrainingLoop(context, progress, self._trainer, self.states, self.submitter, self._others, self.features)
         self._credit = Credit(context, progress)
-        self._word = OperatorNotice(context)
+        self._operator_notice = OperatorNotice(context)
         consistency_checker = ConsistencyChecker(context, progress)
         self._split_view_monitor = SplitViewMonitor(context, progress, neighbours, consistency_checker)
         self._subscriber = CommitSubscriber(context, progress, neighbours, consistency_checker, trains=trains)
@@ -94,7 +94,7 @@ class Session:
         while True:
             update = await self._subscriber.next_update()
             if not isinstance(update, RunUpdate):
-                self._word.show_away(update.is_away)
+                self._operator_notice.show_away(update.is_away)
                 continue
             with update:
                 self._take(update.told)
@@ -196,14 +196,14 @@ class Session:
         self.features.resume()
         self._look_again()
 
-    def rest(self, duty: int) -> None:
-        """Reckon with workers that compute so many hundredths of the time."""
+    def set_duty(self, duty: int) -> None:
+        """Forecast with workers that compute ``duty`` hundredths of the time."""
         self.progress.pace.duty = duty / 100
 
     @property
     def ended(self) -> str:
         """Return how the operators ended this run for good, in words; nothing where they did not."""
-        return self._word.ended
+        return self._operator_notice.ended
 
     @property
     def guilty(self) -> Fault | None:
@@ -215,7 +215,7 @@ class Session:
         """This peer's part in its cohort."""
         return self._others.cohort
 
-    def clock(self) -> tuple[float | None, int]:
+    def round_time(self) -> tuple[float | None, int]:
         """Return for how many ms headers may still come in this round, None where that is not known, and how long it is open in all."""
         left_ms = self.progress.pace.left_ms(self.context.clock.now_ms())
         return (max(0.0, left_ms) if math.isfinite(left_ms) else None), self.progress.open_ms(self.context.manifest)
@@ -236,10 +236,10 @@ class Session:
         await self._split_view_monitor.start()
         await self._distribution.start()
         await self._others.start()
-        await self._word.hear(node)
+        await self._operator_notice.hear(node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            watches = node.watch_daemon(), self._hear(), self._word.watch(), self._leave_with_operators(), self._watch_pool()
+            watches = node.watch_daemon(), self._hear(), self._operator_notice.watch(), self._leave_with_operators(), self._watch_pool()
             background = [tasks.create_task(watch) for watch in watches]
             try:
                 await self._pool.start()
@@ -268,7 +268,7 @@ class Session:
                     self._found(event)
                 await self._credit.settle()
                 self._show_guilt()
-                if self.features.stays and self.guilty is None and not self.ended and not self._word.is_away:
+                if self.features.stays and self.guilty is None and not self.ended and not self._operator_notice.is_away:
                     meeting.cancel()
                     await self._others.announcer.leave_cohort()
                     await self.features.settle()
@@ -299,7 +299,7 @@ class Session:
 
     async def _leave_with_operators(self) -> None:
         """Leave once the operators ended the run for good."""
-        await self._word.over()
+        await self._operator_notice.over()
         self.leave()
 
     def _show_guilt(self) -> None:
@@ -350,7 +350,7 @@ class Session:
         if is_away and self.ended:
             return False
         if is_away or attempt.is_answered:
-            self._word.show_away(is_away)
+            self._operator_notice.show_away(is_away)
         if is_away and self.progress.leaving.is_set():
             self.context.live_status.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
             return False

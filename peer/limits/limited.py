@@ -70,7 +70,7 @@ class LimitedPeer:
         hold_back(self._traffic, limits)
         self._session.features.limit(limits)
         if self._pool.duty != limits.duty:
-            self._session.rest(limits.duty)
+            self._session.set_duty(limits.duty)
             self._pool.duty = limits.duty
         if (before.cpu_threads, before.gpu_memory) != (limits.cpu_threads, limits.gpu_memory):
             devices = self._devices.with_threads(limits.cpu_threads)
@@ -88,7 +88,7 @@ class LimitedPeer:
 
     def show(self) -> None:
         """See ``Limited``."""
-        left_ms, open_ms = self._session.clock()
+        left_ms, open_ms = self._session.round_time()
         self._live_status.update(
             left_ms=left_ms,
             open_ms=open_ms,

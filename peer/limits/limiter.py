@@ -47,7 +47,7 @@ class Limited(Protocol):
 
 
 class Limiter:
-    """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
+    """A peer's limits, and its person's word. Implements ``peer.control.CommandedPeer``."""
 
     def __init__(self, limits: Limits, directory: Path, sensors: Sensors, live_status: LiveStatus) -> None:
         """Begin with ``limits``, which this computer can keep; those that come later are kept in ``directory``.

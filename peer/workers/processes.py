@@ -82,14 +82,14 @@ class WorkerData:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeout:
+class WorkerTimeouts:
     """How long workers are waited for, in seconds. What is longer than anything that was ever seen is taken for a standstill."""
 
     start_s: float = 300.0  # until a worker is ready: libraries, data, the device
     first_s: float = 600.0  # for its first microbatch
     least_s: float = 30.0  # for any other one
-    microbatches: int = 20  # and at least so many times the longest of its last ones
-    again: Restart = _AGAIN  # before one that ended is started again
+    longest_factor: int = 20  # and at least so many times the longest of its last ones
+    restart: Restart = _AGAIN  # before one that ended is started again
 
 
 @dataclass
@@ -108,8 +108,8 @@ class _Post:
     def is_free(self) -> bool:
         return self.is_ready and self.slot is None
 
-    def timeout_s(self, timeout: Timeout) -> float:
-        return max(timeout.least_s, timeout.microbatches * max(self.microbatches_s)) if self.microbatches_s else timeout.first_s
+    def timeout_s(self, timeouts: WorkerTimeouts) -> float:
+        return max(timeouts.least_s, timeouts.longest_factor * max(self.microbatches_s)) if self.microbatches_s else timeouts.first_s
 
     def __str__(self) -> str:
         return f"worker {self.number} ({self.device.name})"
@@ -136,7 +136,7 @@ class ProcessPool:
         supernet: str,
         data: WorkerData,
         devices: Sequence[Device],
-        timeout: Timeout | None = None,
+        timeouts: WorkerTimeouts | None = None,
         *,
         gpu_memory: int | None = None,
         cuda_graphs: bool = False,
@@ -150,7 +150,7 @@ class ProcessPool:
         """
         self._supernet = supernet
         self._data = data
-        self._timeout = timeout or Timeout()
+        self._timeouts = timeouts or WorkerTimeouts()
         self._gpu_memory = gpu_memory
         self._cuda_graphs = int(cuda_graphs)
         self._posts = [_Post(number, device) for number, device in enumerate(devices)]
@@ -235,7 +235,7 @@ class ProcessPool:
         task = Task(self._number, teaches, slot, *identity, architecture, microbatch.samples, microbatch.augmentation)
         started_ms = now_ms()
         try:
-            answer = await self._answered(child, task, post.timeout_s(self._timeout))
+            answer = await self._answered(child, task, post.timeout_s(self._timeouts))
         except BaseException:
             post.is_ready = False
             await asyncio.shield(child.kill("given up"))
@@ -315,7 +315,7 @@ class ProcessPool:
             if reason == _PAUSED:
                 continue
             post.ends += 1
-            pause_s = self._timeout.again.pause_s(post.ends)
+            pause_s = self._timeouts.restart.pause_s(post.ends)
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:
@@ -337,7 +337,7 @@ class ProcessPool:
             if self.is_paused:
                 return _PAUSED
             await child.say(setup)
-            ready = await child.hear(Ready, self._timeout.start_s)
+            ready = await child.hear(Ready, self._timeouts.start_s)
             if ready.num_weights != self._count:
                 return f"it has {ready.num_weights} weights, not {self._count}"
             logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, child.pid)

@@ -28,7 +28,7 @@ from manta_swarm.peer.train.step_runner import StepRunner
 from manta_swarm.peer.train.work import ComputeThread, GradientAccumulator
 from manta_swarm.peer.workers.devices import Device
 from manta_swarm.peer.workers.pool import InProcess, WorkerLost, WorkerPool
-from manta_swarm.peer.workers.processes import ProcessPool, Timeout, WorkerData
+from manta_swarm.peer.workers.processes import ProcessPool, WorkerData, WorkerTimeouts
 from manta_swarm.protocol.microbatches import place_of_microbatch, sample_indices
 from manta_swarm.protocol.rounds import CommitRef, RoundMachine
 from manta_swarm.protocol.signing import Identity
@@ -48,7 +48,7 @@ PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
 START = CommitRef.start(SIGNED.open(), SIGNED.run)
 ASKED = (TINY.largest(), TINY.smallest())
-PATIENT = Timeout(least_s=240.0, again=Restart(0.01, 0.02, free=1))
+PATIENT = WorkerTimeouts(least_s=240.0, restart=Restart(0.01, 0.02, free=1))
 QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
 CPU = Device("cpu", 1)
 
@@ -144,7 +144,7 @@ def play(
     story: Callable[[ProcessPool], Awaitable[None]],
     *,
     devices: tuple[Device, ...] = (CPU, CPU),
-    timeout: Timeout = PATIENT,
+    timeouts: WorkerTimeouts = PATIENT,
     data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
     cuda_graphs: bool = False,
 ) -> None:
@@ -153,7 +153,7 @@ def play(
     descriptors = set(os.listdir("/proc/self/fd"))
 
     async def whole() -> set[int]:
-        pool = ProcessPool(TINY.name, data(), devices, timeout, cuda_graphs=cuda_graphs)
+        pool = ProcessPool(TINY.name, data(), devices, timeouts, cuda_graphs=cuda_graphs)
         telling = asyncio.create_task(told(pool))
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -233,7 +233,7 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_microbatch_is_replaced_and
             assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
 
     alone_2, alone_8 = alone(weights_of(1), None, 2), alone(weights_of(1), None, 8)
-    play(story, timeout=QUICK)
+    play(story, timeouts=QUICK)
 
 
 def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do(forked_children: list[Program]) -> None:
@@ -307,4 +307,4 @@ def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pa
 
     expected = alone(weights_of(1), None, 6)
     gpus = tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count()))
-    play(story, devices=gpus, timeout=Timeout(), cuda_graphs=cuda_graphs)
+    play(story, devices=gpus, timeouts=WorkerTimeouts(), cuda_graphs=cuda_graphs)
