@@ -23,10 +23,10 @@ from manta_swarm.protocol.exchange import MAX_AGE, codec_named
 from manta_swarm.protocol.listed import (
     NO_RESIDUALS,
     Listed,
+    RoundContents,
     Settled,
     Step,
-    Table,
-    Turn,
+    TakenRound,
     check_list,
     check_steps,
     listed_in,
@@ -50,7 +50,7 @@ _COPIED = (
     "_min_exponents",
     "_states",
     "_indices",
-    "_table",
+    "_contents",
     "_keys",
     "_tables",
     "reputation",
@@ -78,7 +78,7 @@ class Ledger:
         self._min_exponents: list[int] = [self.manifest.exchange.first_min_exponent]  # [r] is the min exponent of bodies on that commit
         self._states: list[bytes] = [self.manifest.initial_state]
         self._indices: list[int] = [-1]  # [r] is the place of the round's entry in the log
-        self._table = Table()
+        self._contents = RoundContents()
         self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
         pools = Pools(self.manifest.work_pool, self.manifest.audit_pool, self.manifest.credit_cap)
@@ -151,7 +151,7 @@ class Ledger:
     @property
     def is_between_rounds(self) -> bool:
         """Whether the newest entry is a round, or there is none."""
-        return not self._table.verdicts and not self._table.listed
+        return not self._contents.verdicts and not self._contents.listed
 
     def commit_at(self, round: int) -> Digest | None:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
@@ -251,7 +251,7 @@ class Ledger:
         elif isinstance(record, Header):
             self._take_contribution(record)
         elif isinstance(record, Round):
-            self._take_turn(step := self._checked_turn(record, entry))
+            self._take_round(step := self._checked_round(record, entry))
         elif isinstance(record, Settlement):
             self._settle(step := self._checked_settlement(record))
         else:
@@ -261,8 +261,8 @@ class Ledger:
 
     def follow(self, step: Step) -> None:
         """Go on as another ledger did, which stood where this one stands when it took what ``step`` came from."""
-        if isinstance(step, Turn):
-            self._take_turn(step)
+        if isinstance(step, TakenRound):
+            self._take_round(step)
             self._size = step.index + 1
         elif isinstance(step, Settled):
             self._settle(step)
@@ -283,47 +283,47 @@ class Ledger:
 
     def _take_verdict(self, signed: Signed[Verdict]) -> None:
         self.check_verdict(signed)
-        table, digest = self._table, signed.digest
-        if table.listed:
+        contents, digest = self._contents, signed.digest
+        if contents.listed:
             raise LedgerError("a verdict after the contributions of a round")
-        if table.verdicts and table.verdicts[-1][0] >= digest:
+        if contents.verdicts and contents.verdicts[-1][0] >= digest:
             raise LedgerError("the verdicts before a round are sorted by digest")
-        if len(table.verdicts) >= MAX_VERDICTS:
+        if len(contents.verdicts) >= MAX_VERDICTS:
             raise LedgerError(f"a round has at most {MAX_VERDICTS} verdicts before it")
-        table.verdicts.append((digest, self.verified.verdict(signed)))
+        contents.verdicts.append((digest, self.verified.verdict(signed)))
 
     def _checked_settlement(self, settlement: Settlement) -> Settled:
         if not self.finished:
             raise LedgerError("a settlement before the last round")
         if (settlement.run, settlement.commit) != (self.run, self.last_commit):
             raise LedgerError("a settlement of another run, or of another last round")
-        return Settled(settlement, self._size, [verdict for _, verdict in self._table.verdicts])
+        return Settled(settlement, self._size, [verdict for _, verdict in self._contents.verdicts])
 
     def _settle(self, step: Settled) -> None:
         self.reputation.settle(step.verdicts)
         self._settlement = step.index
-        self._table = Table()
+        self._contents = RoundContents()
 
     def _take_contribution(self, header: Header) -> None:
-        table, max_rows = self._table, self.manifest.exchange.max_rows
-        if len(table.listed) >= max_rows:
+        contents, max_rows = self._contents, self.manifest.exchange.max_rows
+        if len(contents.listed) >= max_rows:
             raise LedgerError(f"a table has at most {max_rows} contributions")
         listed = self.listed(header, self.round + 1)
-        twice = tuple(key for key in listed.keys if key in table.keys)
+        twice = tuple(key for key in listed.keys if key in contents.keys)
         if twice and not self.manifest.audits_steps:  # there it is paid once
             raise ClaimError("a key stands twice in one table", twice)
-        if table.listed and table.listed[-1].founder >= listed.founder:
+        if contents.listed and contents.listed[-1].founder >= listed.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
-        table.listed.append(listed)
-        table.keys.update(listed.keys)
+        contents.listed.append(listed)
+        contents.keys.update(listed.keys)
 
-    def _checked_turn(self, round_: Round, entry: bytes) -> Turn:
+    def _checked_round(self, round_: Round, entry: bytes) -> TakenRound:
         """Return what the round of this entry comes to, if it may follow.
 
         Raises:
             LedgerError: it may not.
         """
-        listed = self._table.listed
+        listed = self._contents.listed
         if not listed:
             raise LedgerError("a round without contributions")
         if (round_.run, round_.round, round_.base) != (self.run, self.round + 1, self.last_commit):
@@ -335,19 +335,19 @@ class Ledger:
             raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
         if abs(round_.min_exponent - self._min_exponents[-1]) > 1:
             raise LedgerError("the min exponent moves by more than one exponent")
-        return Turn(round_, commit_digest(entry), self._size, replace(self._table, listed=paid_once(listed)))
+        return TakenRound(round_, commit_digest(entry), self._size, replace(self._contents, listed=paid_once(listed)))
 
-    def _take_turn(self, turn: Turn) -> None:
-        round_, listed = turn.entry, turn.table.listed
-        self.reputation.turn(round_.round, turn.commit, turn.verdicts, [one.work for one in listed])
+    def _take_round(self, taken: TakenRound) -> None:
+        round_, listed = taken.entry, taken.contents.listed
+        self.reputation.turn(round_.round, taken.commit, taken.verdicts, [one.work for one in listed])
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._tables.append(tuple(listed))
-        self._commits.append(turn.commit)
+        self._commits.append(taken.commit)
         self._min_exponents.append(round_.min_exponent)
         self._states.append(round_.state)
-        self._indices.append(turn.index)
+        self._indices.append(taken.index)
         self._newest = round_
-        self._table = Table()
+        self._contents = RoundContents()
 
     def _unpaid(self, contribution: Contribution, claims: Sequence[Claim], round: int) -> frozenset[bytes]:
         """Return the keys of those whose claims are listed unpaid in the table of ``round``.

@@ -67,30 +67,30 @@ class Listed:
 
 
 @dataclass(slots=True)
-class Table:
-    """What stands in the log after the newest round entry."""
+class RoundContents:
+    """What stands in the log before the entry of a round, and after that of the round before it."""
 
     verdicts: list[tuple[bytes, Verdict]] = field(default_factory=list)  # digest, opened
     listed: list[Listed] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)  # of their claims
 
-    def copy(self) -> "Table":
-        return Table(list(self.verdicts), list(self.listed), set(self.keys))
+    def copy(self) -> "RoundContents":
+        return RoundContents(list(self.verdicts), list(self.listed), set(self.keys))
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A round that a ledger has taken: what one in the state before it takes without looking at each entry again."""
+class TakenRound:
+    """A round that a ledger has taken: another ledger in the state before it takes it without looking at each entry again."""
 
     entry: Round
     commit: Digest  # its digest
     index: int  # its place in the log
-    table: Table
+    contents: RoundContents
 
     @property
     def verdicts(self) -> list[Verdict]:
         """The verdicts that stand before its contributions."""
-        return [verdict for _, verdict in self.table.verdicts]
+        return [verdict for _, verdict in self.contents.verdicts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Settled:
     verdicts: Sequence[Verdict]  # that stand before it
 
 
-Step = Turn | Settled | Signed[Admission] | Signed[Revocation]
+Step = TakenRound | Settled | Signed[Admission] | Signed[Revocation]
 
 
 def listed_in(

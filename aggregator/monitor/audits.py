@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from manta_swarm.protocol.ledger import Ledger
-from manta_swarm.protocol.listed import Listed, Settled, Turn
+from manta_swarm.protocol.listed import Listed, Settled, TakenRound
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.reputation import Audit, Fault, PayableWork, Pools, Reputation
 from manta_swarm.protocol.rewards import TrainingSpec
@@ -67,7 +67,7 @@ class AuditTotals:
         self.drawn_samples = 0  # that their audits compute
         self.samples = 0  # of all contributions that could be drawn
         self.outcomes = Counter[Outcome]()  # of claims in paid rounds that were drawn
-        self._before: Turn | None = None  # the newest round: some of its contributions are drawn with the next one
+        self._before: TakenRound | None = None  # the newest round: some of its contributions are drawn with the next one
 
     @property
     def reputation(self) -> Reputation:
@@ -115,13 +115,13 @@ class AuditTotals:
         """
         assert self.ledger is not None
         step = self.ledger.append(entry)
-        if isinstance(step, Turn):
-            first = step.index - len(step.table.listed) - len(step.verdicts)
+        if isinstance(step, TakenRound):
+            first = step.index - len(step.contents.listed) - len(step.verdicts)
             self._note(enumerate(step.verdicts, first), step.entry.round)
             self._end_paid()
             self._draw(self._before)
             self._before = step
-            return step.table.listed
+            return step.contents.listed
         if isinstance(step, Settled):
             self._note(enumerate(step.verdicts, step.index - len(step.verdicts)), None)
             self._end_paid()
@@ -137,8 +137,8 @@ class AuditTotals:
             self._open.paid[key, account] = amount
             self._open.earned[key] += amount
 
-    def _draw(self, before: Turn | None) -> None:
-        listed = () if before is None else before.table.listed
+    def _draw(self, before: TakenRound | None) -> None:
+        listed = () if before is None else before.contents.listed
         for index, one in enumerate(listed, 0 if before is None else before.index - len(listed)):
             self.samples += one.counted
             if (audit := self.reputation.audits.get(one.contribution)) is not None:

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from manta_swarm.aggregator.features.witness.rule import OtherLog, OtherSize, OtherTree, Rule
+from manta_swarm.aggregator.features.witness.rule import OtherLog, OtherSize, OtherTree, WitnessMemory
 from manta_swarm.aggregator.log.contents import CHECKPOINT
 from manta_swarm.aggregator.log.storage import MANIFEST
 from manta_swarm.aggregator.log.tiles import KEY
@@ -70,20 +70,20 @@ def _hash(line: str) -> bytes:
     return data
 
 
-def app(rule: Rule, entries: Path | None = None) -> Starlette:
+def app(memory: WitnessMemory, entries: Path | None = None) -> Starlette:
     """Return what answers for a witness; ``entries`` is the folder with those that it keeps, which it shows."""
 
     async def add(request: Request) -> Response:
         try:
             async with asyncio.timeout(_REQUEST_S):
                 old, proof, note = parse(await _body(request))
-            cosignature = await asyncio.to_thread(rule.cosign, note, old, proof)
+            cosignature = await asyncio.to_thread(memory.cosign, note, old, proof)
         except (TimeoutError, ClientDisconnect):
             return _no(408, "too slow")
         except _TooLarge:
             return _no(413, f"more than {_MAX_BODY_BYTES} bytes")
         except OtherSize:
-            return Response(f"{rule.head.size}\n", 409, media_type="text/x.tlog.size", headers={"content-type": "text/x.tlog.size"})
+            return Response(f"{memory.head.size}\n", 409, media_type="text/x.tlog.size", headers={"content-type": "text/x.tlog.size"})
         except StorageError as error:
             logger.error("not cosigned reason=%s", error)
             return _no(503, "this witness cannot remember what it signs")
@@ -137,12 +137,12 @@ async def _body(request: Request) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(rule: Rule, listen_address: ListenAddress, entries: Path | None = None) -> AsyncIterator[str]:
+async def serving(memory: WitnessMemory, listen_address: ListenAddress, entries: Path | None = None) -> AsyncIterator[str]:
     """Answer until the end of the context; yields the address, ``http://HOST:PORT/``; ``entries`` as ``app`` has them.
 
     Raises:
         UserError: see ``ListenAddress.listen``.
     """
     listening, listen_address = listen_address.listen()
-    async with answering(app(rule, entries), listening, Places(_MAX_CONNECTIONS, _MAX_CONNECTIONS), "witness"):
+    async with answering(app(memory, entries), listening, Places(_MAX_CONNECTIONS, _MAX_CONNECTIONS), "witness"):
         yield listen_address.url

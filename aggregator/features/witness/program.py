@@ -23,7 +23,7 @@ from typing import Any
 
 from manta_swarm.aggregator.features.witness.entries import FOLDER, KeptEntries
 from manta_swarm.aggregator.features.witness.http import serving
-from manta_swarm.aggregator.features.witness.rule import PROOFS, Rule
+from manta_swarm.aggregator.features.witness.rule import PROOFS, WitnessMemory
 from manta_swarm.aggregator.log.storage import MANIFEST
 from manta_swarm.network import timeouts
 from manta_swarm.network.log_client import MAX_RECEIPT_BYTES, LogClient, ProvenCommit, fetch_manifest
@@ -51,19 +51,19 @@ logger = logging.getLogger("manta.witness")
 class Witness:
     """One witness, following one log."""
 
-    def __init__(self, node: OwnNode, rule: Rule, directory: Path, console: Console, entries: KeptEntries | None = None) -> None:
+    def __init__(self, node: OwnNode, memory: WitnessMemory, directory: Path, console: Console, entries: KeptEntries | None = None) -> None:
         """Prepare; ``follow`` does the rest. With ``entries`` it keeps all entries under a head, and only then cosigns it.
 
         Raises:
             StorageError: what was kept cannot be read.
         """
         self._node = node
-        self._rule = rule
+        self._memory = memory
         self._directory = directory
         self._newest_file = AtomicFile(directory / NEWEST, MAX_RECEIPT_BYTES, is_synced=False)
         self._console = console
         self._entries = entries
-        self._log = LogClient(node, rule.signed.open(), rule.signed.run)
+        self._log = LogClient(node, memory.signed.open(), memory.signed.run)
         self._newest = self._kept()
         self._left_ms: int | None = None  # how long the open round still is open, as the log said last; None: it is not waited for
         self._fault = ""  # what was said of the log last
@@ -112,7 +112,7 @@ class Witness:
             OtherHistory: it is of another history than that; the proof is kept.
             Unreachable, RemoteFault: the log does not answer, or proves nothing.
         """
-        held, head = self._rule.head, newest.proven.tree_head
+        held, head = self._memory.head, newest.proven.tree_head
         self._check_contradiction(newest)
         if head.size < held.size:  # somebody brought a newer one to ``add-checkpoint``
             verify_consistency(head.size, held.size, await ask_consistency(self._log, head.size, held.size), head.root, held.root)
@@ -120,11 +120,11 @@ class Witness:
             return
         proof = await proof_between(self._log, held, head)
         if self._newest is not None and departure(held, head, proof) is not None and held == self._newest.proven.tree_head:
-            self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
+            self._accuse(Histories.shown_after(self._memory.signed, self._newest.receipt, newest.receipt.tree_head, proof))
         if self._entries is not None:
             verify_consistency(held.size, head.size, proof, held.root, head.root)  # before anything is kept of another history
             await self._entries.extend(head, newest.receipt.tree_head, partial(ask_entries, self._log))
-        cosignature = await asyncio.to_thread(self._rule.cosign, newest.receipt.tree_head, held.size, proof)
+        cosignature = await asyncio.to_thread(self._memory.cosign, newest.receipt.tree_head, held.size, proof)
         self._newest_file.write(pack(newest.receipt))
         self._newest = newest
         self._fault = ""
@@ -141,11 +141,11 @@ class Witness:
             logger.info("no head reason=%s", error)
             return
         if found is not None:
-            self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, shown.tree_head, shown.consistency))
+            self._accuse(Histories.shown_after(self._memory.signed, self._newest.receipt, shown.tree_head, shown.consistency))
 
     def _check_contradiction(self, newest: ProvenCommit) -> None:
         if self._newest is not None and contradict(self._newest.proven, newest.proven):
-            self._accuse(Histories.of_rounds(self._rule.signed, self._newest.receipt, newest.receipt))
+            self._accuse(Histories.of_rounds(self._memory.signed, self._newest.receipt, newest.receipt))
 
     def _accuse(self, evidence: Histories) -> None:
         """Keep and say what evidence shows.
@@ -174,7 +174,7 @@ class Witness:
         data = self._newest_file.read()
         try:
             return None if data is None else self._log.open(data)
-        except RemoteFault as error:  # the rule's own memory is another file
+        except RemoteFault as error:  # the witness's memory is another file
             logger.warning("the newest commit that was kept is damaged reason=%s", error)
             return None
 
@@ -215,17 +215,17 @@ async def _be_witness(asked: WitnessSettings, directory: Path, identity: Identit
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, timeouts.RUN_AGAIN_S[1])
     try:
-        rule = Rule(directory, identity, signed)
+        memory = WitnessMemory(directory, identity, signed)
         console.say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")
-        console.say(f"the last head it cosigned has {rule.head.size} entries" if rule.head.size else "it has cosigned nothing yet")
+        console.say(f"the last head it cosigned has {memory.head.size} entries" if memory.head.size else "it has cosigned nothing yet")
         entries = await asyncio.to_thread(KeptEntries, directory / FOLDER, signed) if asked.keep_entries else None
         if entries is not None:
             console.say(f"keeps all entries in {directory / FOLDER}: it has {entries.size}")
         async with contextlib.AsyncExitStack() as stack:
             if asked.listen is not None:
-                url = await stack.enter_async_context(serving(rule, asked.listen, directory / FOLDER if asked.keep_entries else None))
+                url = await stack.enter_async_context(serving(memory, asked.listen, directory / FOLDER if asked.keep_entries else None))
                 console.say(f"answers add-checkpoint at {url}")
-            await together(Witness(node, rule, directory, console, entries).follow(), node.watch_daemon())
+            await together(Witness(node, memory, directory, console, entries).follow(), node.watch_daemon())
     finally:
         await node.close()
 

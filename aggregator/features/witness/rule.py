@@ -43,7 +43,7 @@ class OtherTree(NotCosigned):
     """The tree head has the size of the last cosigned head, but another tree: the log has two histories."""
 
 
-class Rule:
+class WitnessMemory:
     """One witness's memory of one log. Any thread may use it; it blocks for as long as the disk takes."""
 
     def __init__(self, directory: Path, witness: Identity, signed: SignedManifest, clock: Clock = SYSTEM_CLOCK) -> None:

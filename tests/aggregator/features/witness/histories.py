@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from manta_swarm.aggregator.features.witness.rule import NotCosigned, Rule
+from manta_swarm.aggregator.features.witness.rule import NotCosigned, WitnessMemory
 from manta_swarm.protocol.errors import ProofError
 from manta_swarm.protocol.manifest import SignedManifest
 from manta_swarm.protocol.merkle import Tree, leaf_hash
@@ -18,8 +18,8 @@ SIGNED = SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
 class History:
     """A log that the operator signs for: the same entries up to ``fork``, then others for each ``branch``."""
 
-    def __init__(self, rule: Rule, size: int, fork: int = 0, branch: bytes = b"") -> None:
-        self.name, self.tree = rule.origin, Tree()
+    def __init__(self, memory: WitnessMemory, size: int, fork: int = 0, branch: bytes = b"") -> None:
+        self.name, self.tree = memory.origin, Tree()
         for index in range(size):
             self.tree.append(leaf_hash(b"entry %d" % index + (branch if index >= fork else b"")))
 
@@ -32,17 +32,17 @@ class History:
 
 def cosign_until_killed(directory: Path) -> None:
     """Be asked for heads of two histories in turn, and print each cosignature that is given: size, root."""
-    rule = Rule(directory, WITNESS, SIGNED)
+    memory = WitnessMemory(directory, WITNESS, SIGNED)
     most = 100_000
-    start = rule.head.size
-    one, other = (History(rule, start + 400, fork=0, branch=branch) for branch in (b"a", b"b"))
+    start = memory.head.size
+    one, other = (History(memory, start + 400, fork=0, branch=branch) for branch in (b"a", b"b"))
     for size in range(max(1, start - 1), min(most, start + 400)):
         for history in (one, other) if size % 2 else (other, one):
-            held = rule.head.size
+            held = memory.head.size
             if held > size:
                 continue
             try:
-                rule.cosign(history.note(size), held, history.proof(held, size))
+                memory.cosign(history.note(size), held, history.proof(held, size))
             except (NotCosigned, ProofError):
                 continue
             print(size, history.tree.root(size).hex(), flush=True)

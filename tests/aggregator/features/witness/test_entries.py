@@ -9,7 +9,7 @@ import pytest
 from manta_swarm.aggregator.features.witness.entries import FOLDER, KeptEntries
 from manta_swarm.aggregator.features.witness.http import serving
 from manta_swarm.aggregator.features.witness.program import Witness
-from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.features.witness.rule import WitnessMemory
 from manta_swarm.aggregator.log.copies import FolderCopy, WebCopy, verify
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.moving import recover
@@ -27,10 +27,10 @@ class Keeping(Scene):
     """A log with its services, and a witness that keeps entries."""
 
     def witness(self) -> "asyncio.Task[None]":
-        self.rule = Rule(self.directory, WITNESS, SIGNED)
+        self.memory = WitnessMemory(self.directory, WITNESS, SIGNED)
         self.entries = KeptEntries(self.directory / FOLDER, SIGNED)
         endpoint = self.network.endpoint(WITNESS.public_key)
-        return asyncio.create_task(Witness(endpoint, self.rule, self.directory, self.said, self.entries).follow())
+        return asyncio.create_task(Witness(endpoint, self.memory, self.directory, self.said, self.entries).follow())
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_a_folder_that_lost_its_newest_entries_gets_them_back_from_a_witne
         newest, scene.size = log.head, log.head.size
     shown = verify(scene.directory / FOLDER, training_spec_of=training_spec_of)
     assert (shown.head, shown.rounds) == (newest, 4 + BUNDLE)
-    async with serving(scene.rule, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
+    async with serving(scene.memory, ListenAddress.at("127.0.0.1:0"), scene.directory / FOLDER) as url:
         again = tmp_path / "again"
         shutil.copytree(old, again)
         done = await asyncio.to_thread(recover, again, WebCopy(url), training_spec_of=training_spec_of)

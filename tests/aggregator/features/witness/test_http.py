@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from manta_swarm.aggregator.features.witness.http import MAX_PROOF, PATH, parse, serving
-from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.features.witness.rule import WitnessMemory
 from manta_swarm.protocol.cosignatures import cosignatures_of
 from manta_swarm.protocol.errors import EncodingError
 from manta_swarm.protocol.notes import TreeHead, sign_tree_head
@@ -25,12 +25,12 @@ def body(note: str, old: int, proof: list[bytes]) -> bytes:
     return f"old {old}\n{lines}\n{note}".encode()
 
 
-def asking(tmp_path: Path, story: Callable[[Ask, Rule], None]) -> None:
+def asking(tmp_path: Path, story: Callable[[Ask, WitnessMemory], None]) -> None:
     """Tell a story of a witness that answers."""
 
     async def whole() -> None:
-        rule = Rule(tmp_path, WITNESS, SIGNED)
-        async with serving(rule, ListenAddress.at("127.0.0.1:0")) as url:
+        memory = WitnessMemory(tmp_path, WITNESS, SIGNED)
+        async with serving(memory, ListenAddress.at("127.0.0.1:0")) as url:
             host = url.removeprefix("http://").rstrip("/")
 
             def ask(data: bytes) -> tuple[int, str, str]:
@@ -42,14 +42,14 @@ def asking(tmp_path: Path, story: Callable[[Ask, Rule], None]) -> None:
                 finally:
                     connection.close()
 
-            await asyncio.to_thread(story, ask, rule)
+            await asyncio.to_thread(story, ask, memory)
 
     asyncio.run(whole())
 
 
 def test_each_answer_is_the_one_that_c2sp_wants(tmp_path: Path) -> None:
-    def story(ask: Ask, rule: Rule) -> None:
-        log, other = History(rule, 9), History(rule, 9, fork=3, branch=b"x")
+    def story(ask: Ask, memory: WitnessMemory) -> None:
+        log, other = History(memory, 9), History(memory, 9, fork=3, branch=b"x")
         status, _, text = ask(body(log.note(4), 0, []))
         assert status == 200
         (cosignature,) = cosignatures_of(log.note(4) + text)
@@ -59,14 +59,14 @@ def test_each_answer_is_the_one_that_c2sp_wants(tmp_path: Path) -> None:
         assert ask(body(other.note(4), 4, []))[0] == 409
         assert ask(body(other.note(9), 4, other.proof(4, 9)))[0] == 422
         assert ask(body(log.note(4), 9, []))[0] == 400
-        head = TreeHead(rule.origin, 9, log.tree.root())
-        assert ask(body(sign_tree_head(head, rule.origin, OTHER_OPERATOR), 4, log.proof(4, 9)))[0] == 403
+        head = TreeHead(memory.origin, 9, log.tree.root())
+        assert ask(body(sign_tree_head(head, memory.origin, OTHER_OPERATOR), 4, log.proof(4, 9)))[0] == 403
         assert ask(body(log.note(9).replace("manta/", "other/", 1), 4, log.proof(4, 9)))[0] == 404
         for bad in (b"", b"old 4", b"\xff" * 100, b"old 04\n\n" + log.note(9).encode(), b"x" * 300_000):
             assert ask(bad)[0] in (400, 413)
-        assert rule.head.size == 4
+        assert memory.head.size == 4
         assert ask(body(log.note(9), 4, log.proof(4, 9)))[0] == 200
-        assert rule.head.size == 9
+        assert memory.head.size == 9
 
     asking(tmp_path, story)
 

@@ -11,7 +11,7 @@ from manta_swarm.aggregator.cli import main
 from manta_swarm.aggregator.commit.feed import FeedService
 from manta_swarm.aggregator.features.witness.cosigning import Cosigning
 from manta_swarm.aggregator.features.witness.program import Witness, WitnessSettings, be_witness
-from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.features.witness.rule import WitnessMemory
 from manta_swarm.aggregator.log.guard import EVIDENCE
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.tree_heads import TreeHeadService
@@ -60,9 +60,9 @@ class Scene:
 
     def witness(self) -> "asyncio.Task[None]":
         """Start a witness, which remembers what was kept."""
-        rule = Rule(self.directory, WITNESS, SIGNED)
-        self.rule = rule
-        return asyncio.create_task(Witness(self.network.endpoint(WITNESS.public_key), rule, self.directory, self.said).follow())
+        memory = WitnessMemory(self.directory, WITNESS, SIGNED)
+        self.memory = memory
+        return asyncio.create_task(Witness(self.network.endpoint(WITNESS.public_key), memory, self.directory, self.said).follow())
 
     async def cosigned(self, size: int) -> None:
         """Return once the log has the witness's cosignature of a head of that size, and the witness knows."""
@@ -91,7 +91,7 @@ async def test_it_cosigns_each_head_and_goes_on_after_a_restart(tmp_path: Path, 
         await end(task)
         scene.commit(2)
         task = scene.witness()
-        assert scene.rule.head.size == 3 * ENTRIES
+        assert scene.memory.head.size == 3 * ENTRIES
         await scene.cosigned(5 * ENTRIES)
         await end(task)
     assert sum(line.startswith("cosigned round=") for line in scene.said) == 4
@@ -151,7 +151,7 @@ async def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof
         await scene.serve(other, forked)
         with pytest.raises(OtherHistory, match="signed two histories"):
             await asyncio.wait_for(task, 60)
-        assert scene.rule.head == log.head
+        assert scene.memory.head == log.head
         assert scene.cosigning.witnessed == []
     (proof,) = (scene.directory / "proofs").iterdir()
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from manta_swarm.aggregator.cli import main
-from manta_swarm.aggregator.features.witness.rule import HEAD, OtherLog, OtherSize, OtherTree, Rule
+from manta_swarm.aggregator.features.witness.rule import HEAD, OtherLog, OtherSize, OtherTree, WitnessMemory
 from manta_swarm.protocol.cosignatures import cosignatures_of, with_cosignatures
 from manta_swarm.protocol.errors import EncodingError, ProofError, SignatureError, StorageError
 from manta_swarm.protocol.notes import TreeHead, sign_tree_head
@@ -24,27 +24,27 @@ from tests.clocks import ManualClock
 KILLS = 6
 
 
-def rule_in(directory: Path) -> Rule:
-    return Rule(directory, WITNESS, SIGNED, clock=ManualClock(1_700_000_000.9))
+def memory_in(directory: Path) -> WitnessMemory:
+    return WitnessMemory(directory, WITNESS, SIGNED, clock=ManualClock(1_700_000_000.9))
 
 
 def test_heads_that_go_on_are_cosigned_and_remembered(tmp_path: Path) -> None:
-    rule = rule_in(tmp_path)
-    log = History(rule, 9)
+    memory = memory_in(tmp_path)
+    log = History(memory, 9)
     for size in (1, 4, 4, 9):
-        held = rule.head.size
+        held = memory.head.size
         note = log.note(size)
-        cosignature = rule.cosign(note, held, log.proof(held, size))
+        cosignature = memory.cosign(note, held, log.proof(held, size))
         assert cosignatures_of(with_cosignatures(note, [cosignature])) == [cosignature]
         assert (cosignature.key, cosignature.time_s) == (WITNESS.public_key, 1_700_000_000)
-        rule = rule_in(tmp_path)
-        assert rule.head == TreeHead(rule.origin, size, log.tree.root(size))
+        memory = memory_in(tmp_path)
+        assert memory.head == TreeHead(memory.origin, size, log.tree.root(size))
 
 
 def test_what_does_not_go_on_is_not_cosigned_and_changes_nothing(tmp_path: Path) -> None:
-    rule = rule_in(tmp_path)
-    log, other = History(rule, 9), History(rule, 9, fork=2, branch=b"x")
-    rule.cosign(log.note(4), 0, [])
+    memory = memory_in(tmp_path)
+    log, other = History(memory, 9), History(memory, 9, fork=2, branch=b"x")
+    memory.cosign(log.note(4), 0, [])
     before = (tmp_path / HEAD).read_bytes()
     refused = [
         (log.note(9), 0, [], OtherSize),
@@ -57,23 +57,23 @@ def test_what_does_not_go_on_is_not_cosigned_and_changes_nothing(tmp_path: Path)
         (log.note(9), 4, log.proof(3, 9), ProofError),
         (other.note(9), 4, other.proof(4, 9), ProofError),
         (log.note(4), 4, [bytes(32)], ProofError),
-        (sign_tree_head(TreeHead(rule.origin, 9, log.tree.root()), rule.origin, OTHER_OPERATOR), 4, log.proof(4, 9), SignatureError),
-        (sign_tree_head(TreeHead("elsewhere", 9, log.tree.root()), rule.origin, OTHER_OPERATOR), 4, log.proof(4, 9), OtherLog),
+        (sign_tree_head(TreeHead(memory.origin, 9, log.tree.root()), memory.origin, OTHER_OPERATOR), 4, log.proof(4, 9), SignatureError),
+        (sign_tree_head(TreeHead("elsewhere", 9, log.tree.root()), memory.origin, OTHER_OPERATOR), 4, log.proof(4, 9), OtherLog),
         ("no note", 4, [], EncodingError),
     ]
     for note, old, proof, error in refused:
         with pytest.raises(error):
-            rule.cosign(note, old, proof)
+            memory.cosign(note, old, proof)
     assert (tmp_path / HEAD).read_bytes() == before
     assert not (tmp_path / "proofs").exists()
 
 
 def test_two_trees_of_one_size_are_kept_as_a_proof_that_anybody_can_check(tmp_path: Path) -> None:
-    rule = rule_in(tmp_path)
-    log, other = History(rule, 6), History(rule, 6, fork=5, branch=b"x")
-    rule.cosign(log.note(6), 0, [])
+    memory = memory_in(tmp_path)
+    log, other = History(memory, 6), History(memory, 6, fork=5, branch=b"x")
+    memory.cosign(log.note(6), 0, [])
     with pytest.raises(OtherTree, match=r"log-6-6\.proof"):
-        rule.cosign(other.note(6), 6, [])
+        memory.cosign(other.note(6), 6, [])
     proof = tmp_path / "proofs" / "log-6-6.proof"
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof), "--run", SIGNED.run.hex()])
     assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
@@ -85,34 +85,34 @@ def test_two_trees_of_one_size_are_kept_as_a_proof_that_anybody_can_check(tmp_pa
 
 
 def test_what_cannot_be_remembered_is_not_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = rule_in(tmp_path)
-    log = History(rule, 9)
-    rule.cosign(log.note(4), 0, [])
+    memory = memory_in(tmp_path)
+    log = History(memory, 9)
+    memory.cosign(log.note(4), 0, [])
 
     def fails(_file: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk.os, "fsync", fails)
     with pytest.raises(StorageError):
-        rule.cosign(log.note(9), 4, log.proof(4, 9))
+        memory.cosign(log.note(9), 4, log.proof(4, 9))
     monkeypatch.undo()
-    assert rule.head.size == 4
+    assert memory.head.size == 4
 
 
 def test_a_damaged_memory_signs_nothing(tmp_path: Path) -> None:
-    rule = rule_in(tmp_path)
-    rule.cosign(History(rule, 4).note(4), 0, [])
+    memory = memory_in(tmp_path)
+    memory.cosign(History(memory, 4).note(4), 0, [])
     (tmp_path / HEAD).write_bytes((tmp_path / HEAD).read_bytes().replace(b"\n4\n", b"\n3\n"))
     with pytest.raises(StorageError, match="begin a new one"):
-        rule_in(tmp_path)
+        memory_in(tmp_path)
 
 
 def test_many_who_ask_at_once_get_one_tree(tmp_path: Path) -> None:
-    rule = rule_in(tmp_path)
-    logs = [History(rule, 5, branch=bytes([branch])) for branch in range(8)]
+    memory = memory_in(tmp_path)
+    logs = [History(memory, 5, branch=bytes([branch])) for branch in range(8)]
 
     async def story() -> list[object]:
-        works = (asyncio.to_thread(rule.cosign, log.note(5), 0, []) for log in logs)
+        works = (asyncio.to_thread(memory.cosign, log.note(5), 0, []) for log in logs)
         return await asyncio.gather(*works, return_exceptions=True)
 
     answers = asyncio.run(story())
@@ -139,7 +139,7 @@ def test_killed_at_any_moment_it_never_signs_two_trees_of_one_size(tmp_path: Pat
                 if line.endswith("\n"):
                     size, root = line.split()
                     assert given.setdefault(int(size), root) == root
-    held = rule_in(tmp_path).head
+    held = memory_in(tmp_path).head
     assert held.size >= max(given)
     assert len(given) > KILLS
     assert len(set(given.values())) == len(given)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from manta_swarm.aggregator.features.witness.program import Witness
-from manta_swarm.aggregator.features.witness.rule import Rule
+from manta_swarm.aggregator.features.witness.rule import WitnessMemory
 from manta_swarm.network.log_proofs import Consistency, Cosigned
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.protocol.encoding import pack, unpack
@@ -35,8 +35,8 @@ async def test_it_goes_on_where_operators_are_killed_or_prove_nothing(tmp_path: 
         log.commit()
         return log._tree.size
 
-    rule = Rule(tmp_path, WITNESS, log.signed)
-    witness = Witness(network.endpoint(WITNESS.public_key), rule, tmp_path, said)
+    memory = WitnessMemory(tmp_path, WITNESS, log.signed)
+    witness = Witness(network.endpoint(WITNESS.public_key), memory, tmp_path, said)
     task = asyncio.create_task(witness.follow())
     size = commit()
     await until(lambda: size in [each for _, each in taken])
@@ -51,7 +51,7 @@ async def test_it_goes_on_where_operators_are_killed_or_prove_nothing(tmp_path: 
     log.go_away(second)
     size = commit()
     await until(lambda: (third, size) in taken)
-    assert rule.head.size == size
+    assert memory.head.size == size
     assert not task.done()
     assert not (tmp_path / "proofs").exists()
     task.cancel()
