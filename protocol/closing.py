@@ -10,8 +10,9 @@ means. Times are milliseconds of any clock that does not go back. What a header 
 
 A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round. Once
 the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but the round does not list them; whoever
-has an inclusion promise for one is served by the cohort's contribution, which has the same claim. A key stands in no two others, but where
-local steps are audited: a member's second claim must not cost its cohort what they learnt together, so the round lists both.
+has an inclusion promise for one is served by the cohort's contribution, which has the same claim. Otherwise a key is in one contribution
+only, but where local steps are audited: there a cohort's is taken though another one has keys of its members, as long as its founder's is
+not among them, and the round lists both. So a member's second claim does not cost its cohort what they learnt together.
 
 What holds at every moment: a key stands so in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
 what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is

@@ -1,4 +1,4 @@
-"""Sidecars: volunteers' programs beside the log, an auditor or a gateway, each in a process that is started again whenever it ends early.
+"""Sidecars: peers of the operator beside the log, an auditor or a gateway, each in a process that is started again whenever it ends early.
 
 A sidecar is ``manta-peer join``, known by its command line and its status.json only, with a folder and a key of its own in DIR/NAME. What
 it does to the log any peer may do; the log does not depend on it.

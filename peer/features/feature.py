@@ -117,7 +117,7 @@ class Feature:
         return vector
 
     async def keep(self, round_: int, base: bytes, vectors: Mapping[bytes, Vector]) -> None:
-        """Keep vectors (N,) that claims of work for a round name, by their digests; ``base`` is the digest of the commit they stand on."""
+        """Keep vectors (N,) that claims of work for a round name, by their digests; ``base`` is the digest of the base of the work."""
 
 
 class Features(Feature):

@@ -24,7 +24,7 @@ from manta_swarm.protocol.rounds import CommitRef
 
 @dataclass(frozen=True, slots=True)
 class LentResidual:
-    """A residual of a gateway: what its last contribution left, which the log assigned to all whose claims that contribution lists."""
+    """A residual of a gateway: what its last contribution left, which all hold whose claims that contribution lists."""
 
     residual: Residual
     contribution: bytes  # that left it; empty: not known
