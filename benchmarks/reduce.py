@@ -48,7 +48,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
 from manta_swarm.network.rpc import TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.protocol.exchange import Exchange
 from manta_swarm.protocol.manifest import Manifest, Optimizer
 from manta_swarm.protocol.records import Claim, ClaimStep
@@ -205,7 +205,7 @@ async def serve_our_peer(pipe: Connection, way: str, peer: int, num_peers: int, 
         "clock": SYSTEM_CLOCK,
     }
     context: Any = SimpleNamespace(**has)
-    cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=[way]))
+    cohort = Cohort(context, FirstCohort(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, RUN, ways=[way]))
     try:
         vector, exact = vector_of(peer, num_values).numpy(), exact_mean(num_peers, num_values)
         await cohort.start()

@@ -26,7 +26,7 @@ from manta_swarm.network.node import Node
 from manta_swarm.network.peer_status import SEEKING, STARTING, PeerStatus
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.peer.cohort.token import load_token
 from manta_swarm.peer.commands.keys import own_identity
 from manta_swarm.peer.commands.tables import load_table, publish_table
@@ -206,7 +206,7 @@ async def _train(own: _Own, met: _Met, held: HeldData) -> None:
     compute = ComputeThread()
     pool, dataset = await asyncio.to_thread(_make_pool, own, manifest, dataset, limits, devices, compute, held)
     resting = ThrottledPool(pool, thread=None if isinstance(pool, ProcessPool) else compute)
-    membership = _membership(config, manifest, signed.run)
+    first_cohort = _first_cohort(config, manifest, signed.run)
     log = LogClient(node, manifest, signed.run)
     terms = ClaimTerms(identity, signed.run, config.payout_key or identity.public_key, held.claimed)
     training_spec = RunTrainingSpec(manifest)
@@ -217,7 +217,7 @@ async def _train(own: _Own, met: _Met, held: HeldData) -> None:
     live_status.update(
         run=signed.run.hex(),
         name=manifest.name,
-        cohort=membership.label,
+        cohort=first_cohort.label,
         device=devices.name,
         num_rounds=manifest.num_rounds,
         is_private=manifest.is_private,
@@ -231,10 +231,10 @@ async def _train(own: _Own, met: _Met, held: HeldData) -> None:
     if table is not None:
         await publish_table(node, identity, signed.run, held.blob_store, table)
     with live_status:
-        _introduce(config, context, membership, dataset, "" if config.audit_only else devices.description)
+        _introduce(config, context, first_cohort, dataset, "" if config.audit_only else devices.description)
         if sizing is None and config.size is not None:
             live_status.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
-        session = Session(context, progress, resting, membership, features, sizing, trains=not config.audit_only)
+        session = Session(context, progress, resting, first_cohort, features, sizing, trains=not config.audit_only)
         processes = pool if isinstance(pool, ProcessPool) else None
         limited = LimitedPeer(session, resting, processes, met.traffic, limits, own.devices)
         await own.limiter.attach(limited)
@@ -251,10 +251,10 @@ async def _train(own: _Own, met: _Met, held: HeldData) -> None:
             raise FoundGuilty(f"{live_status.status.verdict}. {advice()}")
 
 
-def _introduce(config: PeerConfig, context: RunContext, membership: Membership, dataset: Dataset, computes_on: str) -> None:
+def _introduce(config: PeerConfig, context: RunContext, first_cohort: FirstCohort, dataset: Dataset, computes_on: str) -> None:
     """Say which run this is, and with what the peer takes part."""
     live_status, manifest = context.live_status, context.manifest
-    where = _in_cohort(membership.choice, membership.label)
+    where = _in_cohort(first_cohort.choice, first_cohort.label)
     live_status.say(f"run {manifest.name} ({context.run.hex()[:16]}) as peer {live_status.status.peer[-8:]} {where}")
     if computes_on:
         live_status.say(f"computes on {computes_on}")
@@ -278,7 +278,7 @@ def _say_end(session: Session) -> None:
     live_status.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
 
 
-def _membership(config: PeerConfig, manifest: Manifest, run: bytes) -> Membership:
+def _first_cohort(config: PeerConfig, manifest: Manifest, run: bytes) -> FirstCohort:
     """Return what decides which cohort this peer is in.
 
     Raises:
@@ -286,18 +286,18 @@ def _membership(config: PeerConfig, manifest: Manifest, run: bytes) -> Membershi
     """
     label = cohort_name(config.cohort, socket.gethostname())
     if manifest.is_private and config.private_noise is not None:
-        return Membership(Choice.NOISE, label)
+        return FirstCohort(Choice.NOISE, label)
     if config.audit_only:
-        return Membership(Choice.AUDITOR, label)
+        return FirstCohort(Choice.AUDITOR, label)
     if config.gateway:
-        return Membership(Choice.GATEWAY, label)
+        return FirstCohort(Choice.GATEWAY, label)
     if config.alone:
-        return Membership(Choice.ALONE, label)
+        return FirstCohort(Choice.ALONE, label)
     if config.cohort is not None:
-        return Membership(Choice.LABEL, label, load_token())
+        return FirstCohort(Choice.LABEL, label, load_token())
     if manifest.cohorts == "affinity":
-        return Membership(Choice.AFFINITY, label, affinity_token(run))
-    return Membership(Choice.HOST, label, load_token())
+        return FirstCohort(Choice.AFFINITY, label, affinity_token(run))
+    return FirstCohort(Choice.HOST, label, load_token())
 
 
 def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, features: Features) -> Sizing | None:

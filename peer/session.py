@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from manta_swarm.network.log_client import FeedUpdate, ProvenCommit
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort_membership import Membership
+from manta_swarm.peer.cohort.cohort_membership import FirstCohort
 from manta_swarm.peer.contact.operator_notice import OperatorNotice
 from manta_swarm.peer.contact.others import PeerDirectory
 from manta_swarm.peer.context import Progress, RunContext
@@ -48,7 +48,7 @@ class Session:
         context: RunContext,
         progress: Progress,
         pool: WorkerPool,
-        membership: Membership,
+        first_cohort: FirstCohort,
         features: Features | None = None,
         sizing: Sizing | None = None,
         *,
@@ -60,7 +60,7 @@ class Session:
             context: of the run.
             progress: where this peer's work stands.
             pool: computes microbatches.
-            membership: what decides which cohort this peer is in.
+            first_cohort: what decides which cohort this peer is in.
             features: what it does beside; None: nothing.
             sizing: in model-parallel: how large the architectures may be; None: all of them are for this peer.
             trains: False: it follows the run's commits, and stays beyond the last one until it is told to leave.
@@ -71,7 +71,7 @@ class Session:
         self.features = features or Features()
         self.trains = trains
         self._pool = pool
-        self._others = PeerDirectory(context, progress, membership, sizing)
+        self._others = PeerDirectory(context, progress, first_cohort, sizing)
         neighbours = self._others.neighbours
         self._distribution = BlobDistribution(context, neighbours)
         self.states = States(context, self._distribution)

@@ -10,7 +10,7 @@ from manta_swarm.network.links import Links
 from manta_swarm.network.near_cohort_peers import CohortPeers, NotACohortPeer
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Handler
-from manta_swarm.peer.cohort.cohort_membership import Membership
+from manta_swarm.peer.cohort.cohort_membership import FirstCohort
 from manta_swarm.peer.cohort.cohort_session import GONE, Accepted, CohortContext, CohortSession, Gathered, MemberSession
 from manta_swarm.peer.cohort.founder import FounderSession
 from manta_swarm.peer.cohort.messages import (
@@ -57,7 +57,7 @@ class Cohort:
     def __init__(
         self,
         context: RunContext,
-        membership: Membership,
+        first_cohort: FirstCohort,
         neighbours: Neighbours,
         cohort_membership: Grouped | None = None,
         links: Links | None = None,
@@ -66,13 +66,13 @@ class Cohort:
 
         Args:
             context: of the run.
-            membership: what decides which cohort this peer is in; without a token it is always alone.
+            first_cohort: what decides which cohort this peer is in; without a token it is always alone.
             neighbours: where those who announce the cohort are found.
             cohort_membership: has the cohort at present, where it may change; None: whoever proves the token is in it.
             links: this peer's direct links; None: as its node makes them.
         """
         self._key = context.key
-        self._name, token = membership.proven_name, membership.token
+        self._name, token = first_cohort.proven_name, first_cohort.token
         self._cohort_membership = cohort_membership
         self._neighbours = neighbours
         self._cohort_session = CohortSession(self._key)

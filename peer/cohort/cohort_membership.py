@@ -58,7 +58,7 @@ _WHY_ALONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class FirstCohort:
     """The cohort that a peer begins in: what decides it, its name, and the token of its members."""
 
     choice: Choice
@@ -77,20 +77,20 @@ class CohortMembership:
     def __init__(
         self,
         key: PublicKey,
-        membership: Membership,
+        first_cohort: FirstCohort,
         neighbours: Neighbours,
         distances: Distances,
         operators: Collection[bytes],
         sizing: Sizing | None = None,
     ) -> None:
-        """Begin alone where affinity decides; else the membership's label names the cohort, for good. Without ``sizing`` it has no size."""
+        """Begin alone where affinity decides; else the label names the cohort, for good. Without ``sizing`` it has no size."""
         self._key = key
-        self._choice = choice = membership.choice
+        self._choice = choice = first_cohort.choice
         self._neighbours = neighbours
         self._distances = distances
         self._operators = operators
         self._sizing = sizing
-        self.name = first_name(key) if choice is Choice.AFFINITY else membership.label  # the cohort's at present, without its size
+        self.name = first_name(key) if choice is Choice.AFFINITY else first_cohort.label  # the cohort's at present, without its size
         self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
         self._slowest: PublicKey | None = None  # a cohort peer of a lesser size than this peer's own
         self._seen_size: int | None = None  # the cohort's, at the newest look

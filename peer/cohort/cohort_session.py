@@ -130,7 +130,7 @@ class CohortContext:
     cohort_peers: CohortPeers
     may_share: bool  # whether members own parts of the vectors: where nobody is blamed for what another one adds
     silent: PassedOver = field(default_factory=PassedOver)
-    poor_owners: PassedOver = field(default_factory=PassedOver)  # with whom a step went wrong
+    poor_owners: PassedOver = field(default_factory=PassedOver)  # with whom a step went wrong: they add no part for some rounds
 
     @property
     def manifest(self) -> Manifest:

@@ -36,7 +36,7 @@ from manta_swarm.protocol.signing import PublicKey
 from manta_swarm.runtime.tasks import off_loop
 
 LATE, NO_VECTOR, BAD_VECTOR = "too late", "its vector cannot be had", "its vector is another one than it said"
-_SHARED_PARTS = 4  # a smaller vector, of less than 1 MiB, the founder adds by itself
+_SHARED_PARTS = 4  # of 2^16 values; a vector of fewer parts, 768 KiB at most, the founder adds by itself
 _TOLERANCE = 1e-3  # of a mean's norm
 
 logger = logging.getLogger("manta.cohort")
@@ -90,11 +90,11 @@ class Coordinator:
         owners = self._owners(members)
         for attempt in range(MAX_ATTEMPTS):
             plan = self._plan = Plan(self._base.commit, self._step, attempt, round(timeout_ms), owners, members)
-            poor = await self._carry_out(plan)
+            poor_owners = await self._carry_out(plan)
             members = tuple(key for key in members if key not in self.refused)
-            if poor is None:
+            if poor_owners is None:
                 return members
-            self._blame(poor)
+            self._blame(poor_owners)
             owners = (self._key,)
         return members
 
@@ -124,13 +124,13 @@ class Coordinator:
         parts = self._reducing.num_parts
         if parts < _SHARED_PARTS or not self._context.may_share:
             return (self._key,)
-        poor, round_ = self._context.poor_owners, self._base.round + 1
-        linked = {key: {*self._said[key].linked, key} for key in members if key != self._key and not poor.covers(key, round_)}
+        poor_owners, round_ = self._context.poor_owners, self._base.round + 1
+        linked = {key: {*self._said[key].linked, key} for key in members if key != self._key and not poor_owners.covers(key, round_)}
         able = [key for key, others in linked.items() if others >= set(members)]
         return tuple(sorted([self._key, *able[: parts - 1]]))
 
-    def _blame(self, poor: set[PublicKey]) -> None:
-        for key in poor:
+    def _blame(self, poor_owners: set[PublicKey]) -> None:
+        for key in poor_owners:
             logger.info("poor owner round=%d peer=%s", self._base.round + 1, key.hex()[:8])
             self._context.poor_owners.note(key, self._base.round + 1)
 
@@ -180,11 +180,11 @@ class Coordinator:
                 self._refuse({key}, NO_VECTOR)
             elif not is_same(here[key], self._said[key], first, is_audited=self._is_audited):
                 self._refuse({key}, BAD_VECTOR)
-        poor: set[PublicKey] = set()
+        poor_owners: set[PublicKey] = set()
         for owner in map(PublicKey, plan.owners):
             if owner != self._key and owner not in self.refused and not self._is_complete(plan, owner, answers.get(owner)):
-                poor.add(owner)
-        return poor or None if not self.refused.keys() & set(plan.owners) else poor
+                poor_owners.add(owner)
+        return poor_owners or None if not self.refused.keys() & set(plan.owners) else poor_owners
 
     def _is_complete(self, plan: Plan, owner: PublicKey, answer: bytes | None) -> bool:
         if answer is None:
@@ -221,18 +221,18 @@ class Coordinator:
         owners = [PublicKey(key) for key in plan.owners]
         adding = [self._reducing.add(add) if key == self._key else self._added_by(key, add, timeout_ms / 1000) for key in owners]
         found = dict(zip(owners, await asyncio.gather(*adding, return_exceptions=True), strict=True))
-        poor = set[PublicKey]()
+        poor_owners = set[PublicKey]()
         digests: dict[PublicKey, bytes] = {}
         for key, answer in found.items():
             parts = self._reducing.owned(plan, key)
             if isinstance(answer, bytes) and len(answer) in (0, (parts.stop - parts.start) * DIGEST_BYTES):
                 digests[key] = answer
             elif isinstance(answer, bytes | MantaError) and key != self._key:
-                poor.add(key)
+                poor_owners.add(key)
             elif isinstance(answer, BaseException):
                 raise answer
-        if poor:
-            return poor
+        if poor_owners:
+            return poor_owners
         if not all(digests.values()):
             raise NoMean("the mean of finite vectors is not finite")
         named = b"".join(digests[key] for key in owners)

@@ -19,7 +19,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.reach import ASKED, DialBackService, Reach, Reachable, measure
 from manta_swarm.network.rpc import LIBP2P, TLS, UNIX
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort_membership import CohortMembership, Membership
+from manta_swarm.peer.cohort.cohort_membership import CohortMembership, FirstCohort
 from manta_swarm.peer.context import Progress, RunContext
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.cohorts import meeting_secret
@@ -191,23 +191,23 @@ def _in_words(ways: dict[PublicKey, str]) -> str:
 class PeerDirectory:
     """Holds what this peer knows of the other peers of its run."""
 
-    def __init__(self, context: RunContext, progress: Progress, membership: Membership, sizing: Sizing | None) -> None:
+    def __init__(self, context: RunContext, progress: Progress, first_cohort: FirstCohort, sizing: Sizing | None) -> None:
         """Know nobody; ``start`` answers others from then on.
 
         Args:
             context: of the run.
             progress: says whose state this peer holds.
-            membership: what decides which cohort this peer is in.
+            first_cohort: what decides which cohort this peer is in.
             sizing: how many belong together in model-parallel.
         """
         self._node = node = context.node
-        manifest, run, token = context.manifest, context.run, membership.token
+        manifest, run, token = context.manifest, context.run, first_cohort.token
         secret = b"" if token is None else meeting_secret(token, run)
         self.neighbours = Neighbours(node, run, proven=self, secret=secret)
         distances = Distances(node, self.neighbours, manifest.operators, host_digest(run))
-        self.cohort_membership = CohortMembership(context.key, membership, self.neighbours, distances, manifest.operators, sizing)
-        self.cohort = Cohort(context, membership, self.neighbours, self.cohort_membership)
-        local = None if token is None else LocalNetwork(node, run, secret, membership.proven_name)
+        self.cohort_membership = CohortMembership(context.key, first_cohort, self.neighbours, distances, manifest.operators, sizing)
+        self.cohort = Cohort(context, first_cohort, self.neighbours, self.cohort_membership)
+        local = None if token is None else LocalNetwork(node, run, secret, first_cohort.proven_name)
         self.announcer = Announcer(context, progress, self.cohort_membership, self.cohort, self.neighbours, local)
 
     def cohort_peers(self) -> Container[PublicKey]:

@@ -89,14 +89,14 @@ class ConsistencyChecker:
             self._live_status.update(log_fault=words)
             self._live_status.say(f"{words}; it was told, and is waited for, {timeouts.ROLLED_BACK_S / 60:.0f} minutes at most")
             self._live_status.write()
-        self.check_timeout()
+        self.check_rollback_time()
         return False
 
-    def check_timeout(self) -> None:
-        """Give up a log that has not been whole for too long.
+    def check_rollback_time(self) -> None:
+        """Look for how long the log has shown fewer entries than it signed.
 
         Raises:
-            OtherHistory: it is.
+            OtherHistory: for longer than it is waited for.
         """
         if self._rolled_back_s is not None and self._now_s() - self._rolled_back_s > timeouts.ROLLED_BACK_S:
             raise OtherHistory(self._live_status.status.log_fault)

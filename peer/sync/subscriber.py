@@ -192,7 +192,7 @@ class CommitSubscriber:
                 has_met, knows_time = False, False
                 logger.info("log not heard reason=%s", error)
                 self._tell_away(True)
-                self._consistency_checker.check_timeout()
+                self._consistency_checker.check_rollback_time()
                 await self._ask_a_neighbour()
             except OtherHistory:
                 raise

@@ -15,7 +15,7 @@ from manta_swarm.codec.residuals import vector_digest
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Cohort, CohortSession, Gathered
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.protocol.cohorts import meeting_secret
 from manta_swarm.protocol.microbatches import work_of
 from manta_swarm.protocol.records import Claim, ClaimStep, Header
@@ -47,7 +47,7 @@ class CohortPeer:
         self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
         has = {"node": liar.node, "key": liar.key, "manifest": liar.manifest, "training_spec": liar.training_spec, "run": liar.run}
         context: Any = SimpleNamespace(**has, clock=SYSTEM_CLOCK)
-        self.cohort = Cohort(context, Membership(Choice.LABEL, cohort, scene.token), self._neighbours)
+        self.cohort = Cohort(context, FirstCohort(Choice.LABEL, cohort, scene.token), self._neighbours)
         self._ends_ms = 0.0  # of the round's headers
         self._steps: list[ClaimStep] = []  # of the base, so far
 

@@ -14,7 +14,7 @@ from manta_swarm.network.links import Greeting, Links
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.protocol.cohorts import AFFINITY, OwnCohort
 from manta_swarm.protocol.manifest import Manifest
 from manta_swarm.protocol.records import Claim, ClaimStep, Contribution, InclusionPromise
@@ -103,9 +103,9 @@ class CohortPeer:
         self.endpoint = band.network.endpoint(self.key)
         self.neighbours = Neighbours(self.endpoint, RUN, LOOP_CLOCK)
         self.own_cohort = OwnCohort(name)
-        membership = Membership(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token)
+        first_cohort = FirstCohort(Choice.AFFINITY if name == AFFINITY else Choice.LABEL, name, token)
         context = context_in(self.endpoint, self.identity, band.manifest, LOOP_CLOCK)
-        self.cohort = Cohort(context, membership, self.neighbours, self, LinksInMemory(self.endpoint))
+        self.cohort = Cohort(context, first_cohort, self.neighbours, self, LinksInMemory(self.endpoint))
         self.cohort_session = CohortSession(self.key)
         self.round = 1
         self.steps: list[ClaimStep] = []  # that it gave on the base

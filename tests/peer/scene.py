@@ -18,7 +18,7 @@ from manta_swarm.network.blobs import BlobStore
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.peer_status import PeerStatus
 from manta_swarm.network.traffic import Traffic
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.peer.config import PeerConfig
 from manta_swarm.peer.features.audit.evidence import Evidence
 from manta_swarm.peer.features.evaluation.plugin import Evaluation
@@ -180,8 +180,8 @@ class Scene:
             features.append(NoisyVectors(context, noise))
         if gateway is not None:
             features.append(Gateway(context, progress, gateway))
-        membership = Membership(Choice.LABEL, "here", token)
-        session = Session(context, progress, pool, membership, Features(() if is_plain else features), sizing, trains=trains)
+        first_cohort = FirstCohort(Choice.LABEL, "here", token)
+        session = Session(context, progress, pool, first_cohort, Features(() if is_plain else features), sizing, trains=trains)
         limited = LimitedPeer(session, pool, None, Traffic(), Limits(), DeviceChoice("none", None, 1))
         member = Member(identity, endpoint, store, live_status, worker, session, limited)
         prepare(member)

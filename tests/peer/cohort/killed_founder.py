@@ -9,7 +9,7 @@ from manta_swarm.network.links import Links
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.node import Node
 from manta_swarm.peer.cohort.cohort import Cohort
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from tests.peer.cohorts import PEERS, RUN, TOKEN, Band, base_of, context_in, so_far, vector_of
 
 
@@ -20,9 +20,9 @@ async def stay(directory: str, address: str) -> None:
     path.write_bytes(identity.to_libp2p())
     node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
     neighbours = Neighbours(node, RUN)
-    membership = Membership(Choice.LABEL, "here", TOKEN)
+    first_cohort = FirstCohort(Choice.LABEL, "here", TOKEN)
     context = context_in(node, identity, Band(local_steps=3).manifest)
-    cohort = Cohort(context, membership, neighbours, links=Links(node, RUN))
+    cohort = Cohort(context, first_cohort, neighbours, links=Links(node, RUN))
     await cohort.start()
     await neighbours.announce(cohort="here", round_=0)
     while not cohort.cohort_peers():

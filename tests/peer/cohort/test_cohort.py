@@ -23,7 +23,7 @@ from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.rpc import Refused
 from manta_swarm.peer.cohort import all_reduce, cohort_session, messages
 from manta_swarm.peer.cohort.cohort import Accepted, Cohort, CohortSession, Gathered
-from manta_swarm.peer.cohort.cohort_membership import Choice, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, FirstCohort
 from manta_swarm.peer.cohort.cohort_session import GONE
 from manta_swarm.peer.cohort.coordinator import LATE, NO_VECTOR
 from manta_swarm.peer.cohort.founder import NOT_FINITE, TOO_LARGE
@@ -896,8 +896,10 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, way: tup
         joined = []
         for node, identity in zip(nodes, IDENTITIES, strict=False):
             neighbours = Neighbours(node, cohorts.RUN)
-            membership = Membership(Choice.LABEL, "here", TOKEN)
-            cohort = Cohort(cohorts.context_in(node, identity, manifest), membership, neighbours, links=Links(node, cohorts.RUN, ways=way))
+            first_cohort = FirstCohort(Choice.LABEL, "here", TOKEN)
+            cohort = Cohort(
+                cohorts.context_in(node, identity, manifest), first_cohort, neighbours, links=Links(node, cohorts.RUN, ways=way)
+            )
             await cohort.start()
             joined.append(cohort)
             await neighbours.announce(cohort="here", round_=0)
@@ -938,7 +940,7 @@ def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothin
     async def killed_in_the_second_step(node: Node, founder: Child) -> "list[psutil.Process]":
         neighbours = Neighbours(node, cohorts.RUN)
         context = cohorts.context_in(node, PEERS[1], Band(local_steps=3).manifest)
-        cohort = Cohort(context, Membership(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, cohorts.RUN))
+        cohort = Cohort(context, FirstCohort(Choice.LABEL, "here", TOKEN), neighbours, links=Links(node, cohorts.RUN))
         await cohort.start()
         while cohort.ways().get(PEERS[0].public_key) != UNIX:
             await neighbours.announce(cohort="here", round_=0)

@@ -13,7 +13,7 @@ from manta_swarm.network import timeouts
 from manta_swarm.network.distances import Distances, serve_pings
 from manta_swarm.network.memory import MemoryNetwork
 from manta_swarm.network.neighbours import Neighbours
-from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, Membership
+from manta_swarm.peer.cohort.cohort_membership import Choice, CohortMembership, FirstCohort
 from manta_swarm.peer.train.sizing import Sizing
 from manta_swarm.protocol.affinity import MAX_GROUP, first_name
 from manta_swarm.protocol.cohorts import ALL
@@ -57,7 +57,7 @@ class Crowd:
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
             sizing = Sizing(PLAN, 32, given=sizes[number]) if sizes else None
-            self.companies.append(CohortMembership(PEERS[number], Membership(choice, "lab"), neighbours, distances, OPERATOR, sizing))
+            self.companies.append(CohortMembership(PEERS[number], FirstCohort(choice, "lab"), neighbours, distances, OPERATOR, sizing))
 
     async def look(self, numbers: Sequence[int] | None = None) -> None:
         """Let these, or all, do once what peers do again and again."""

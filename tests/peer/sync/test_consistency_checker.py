@@ -128,7 +128,7 @@ async def test_an_older_log_is_waited_for_but_not_for_ever(tmp_path: Path) -> No
     await MemoryLog(network).start()
     assert not await checker.compare()
     clock.advance(timeouts.ROLLED_BACK_S)
-    checker.check_timeout()
+    checker.check_rollback_time()
     clock.advance(1)
     with pytest.raises(OtherHistory, match=r"older copy; the proof is in .*\.proof"):
-        checker.check_timeout()
+        checker.check_rollback_time()

@@ -140,7 +140,7 @@ class Script:
         self.compared.append(now())
         return next(self._whole, True)
 
-    def check_timeout(self) -> None:
+    def check_rollback_time(self) -> None:
         pass
 
     def check_contradiction(self, proven_commit: ProvenCommit) -> None:
