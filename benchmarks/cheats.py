@@ -81,16 +81,16 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
     verify_directory(directory, on_round=look)
     reputation = last[0].reputation
     for name, key in keys.items():
-        account = reputation.account(key)
+        standing = reputation.standing(key)
         if name in cheats:
-            fault = next(iter(account.faults), None)
+            fault = next(iter(standing.faults), None)
             word = "not found out" if fault is None else f"{fault.reason} {fault.round - first[key] + 1} rounds after its first"
             word += ", guilty" if key in reputation.guilty else ""
         else:
-            word = "ACCUSED" if account.faults else f"{reputation.good[key]} contributions found good"
-        pending = account.credit - account.paid
-        line = f"{name}: {word}; {worked[key]} contributions, paid {account.paid}, pending {pending}"
-        results.say(line, peer=name, found=word, contributions=worked[key], paid=account.paid, pending=pending)
+            word = "ACCUSED" if standing.faults else f"{reputation.good[key]} contributions found good"
+        pending = standing.credit - standing.paid
+        line = f"{name}: {word}; {worked[key]} contributions, paid {standing.paid}, pending {pending}"
+        results.say(line, peer=name, found=word, contributions=worked[key], paid=standing.paid, pending=pending)
     audits = sum(len(audit.verdicts) for audit in reputation.audits.values())
     results.say(f"{last[0].round} rounds; {audits} verdicts on contributions that are not paid yet", rounds=last[0].round, verdicts=audits)
 

@@ -36,8 +36,8 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class No:
-    """A gateway's no: why there is no lease, or why what came back is not taken; and when it may be worth to ask again."""
+class LeaseRefusal:
+    """Why a gateway says no: why there is no lease, or why what came back is not taken; and when it may be worth to ask again."""
 
     reason: str
     wait_ms: int = 0
@@ -123,26 +123,26 @@ class Leases:
         """Return whether a lease is out that may still come back in time."""
         return bool(self.out(now_ms))
 
-    def ask(self, key: bytes, address: str, *, microbatch_ms: int, way_ms: int, now_ms: float) -> Leased | No:
+    def ask(self, key: bytes, address: str, *, microbatch_ms: int, way_ms: int, now_ms: float) -> Leased | LeaseRefusal:
         """Return the key's lease on this base, the same one until it has expired, however often it asks; or why it has none."""
         self._expire(now_ms)
-        later = No("the round's work is over here: there is more after its commit", self._wait_ms(now_ms))
+        later = LeaseRefusal("the round's work is over here: there is more after its commit", self._wait_ms(now_ms))
         if not self._is_open:
             return later
         lease = self._leases.get(key)
         if lease is not None:
             if lease.given_back is not None:
-                return No("this key's work on this base is done", self._wait_ms(now_ms))
+                return LeaseRefusal("this key's work on this base is done", self._wait_ms(now_ms))
             if not self._is_over(lease, now_ms):
                 return lease
         known = self._addresses.get(address) or _Address()
         if self._taken(now_ms) >= self.places or len(self._leases) >= _MAX_LEASES:
-            return No("all places are taken", _AWAY_MS)
+            return LeaseRefusal("all places are taken", _AWAY_MS)
         if known.has >= known.may_have:
-            return No("too many leases for one address", _AWAY_MS)
+            return LeaseRefusal("too many leases for one address", _AWAY_MS)
         microbatches = self._microbatches(microbatch_ms, way_ms, self._due_ms - now_ms)
         if not microbatches:
-            return No(
+            return LeaseRefusal(
                 f"what is left of the round is too short for this device: {self.local_steps} microbatches of {microbatch_ms} ms at least, "
                 f"and {way_ms} ms for the way",
                 self._wait_ms(now_ms),
@@ -161,18 +161,18 @@ class Leases:
             del self._leases[lease.key]
             self._end(lease, 0)
 
-    def back(self, key: bytes, base: bytes, name: bytes, now_ms: float) -> Leased | No:
+    def back(self, key: bytes, base: bytes, name: bytes, now_ms: float) -> Leased | LeaseRefusal:
         """Return the lease that a return, by its ``name``, is of, if it may be taken; ``take`` does that once it was looked into."""
         self._expire(now_ms)
         if base in self._before:
-            return No("too late: the gateway works on a newer base")
+            return LeaseRefusal("too late: the gateway works on a newer base")
         lease = self._leases.get(key) if base == self._base else None
         if lease is None:
-            return No("of no lease that this gateway knows: another gateway's, or from before its start")
+            return LeaseRefusal("of no lease that this gateway knows: another gateway's, or from before its start")
         if lease.given_back is not None and lease.given_back != name:
-            return No("this lease came back before, as something else")
+            return LeaseRefusal("this lease came back before, as something else")
         if not self._has_place(lease, now_ms):
-            return No("too late: the lease has expired, and its place is another's")
+            return LeaseRefusal("too late: the lease has expired, and its place is another's")
         return lease
 
     def take(self, lease: Leased, name: bytes, now_ms: float) -> bool:

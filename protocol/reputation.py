@@ -60,7 +60,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class KeyStanding:
     """What one key has earned, and what was found out about it."""
 
     paid: int
@@ -148,10 +148,10 @@ class Reputation:
             self._shares[round] = share_out(self.pools.work, self._weights(round), self.pools.cap)
         return self._shares[round]
 
-    def account(self, key: bytes) -> Account:
+    def standing(self, key: bytes) -> KeyStanding:
         """Return what a key has earned, for whichever account."""
         pending = [(round_, self.expected(round_).get(key, 0)) for round_ in self.pending]
-        return Account(self.earned[key], tuple(each for each in pending if each[1]), self.faults.get(key, ()))
+        return KeyStanding(self.earned[key], tuple(each for each in pending if each[1]), self.faults.get(key, ()))
 
     def credits(self) -> dict[bytes, int]:
         """Return account -> what was paid to it; accounts in order, who has nothing is not in it."""

@@ -141,15 +141,15 @@ class _Proven:
 def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
     """Return what a log says of a key's credit; ``earned``: by its work in the round that was asked for."""
     reputation = ledger.reputation
-    account = reputation.account(key)
-    newest = max((round_ for round_, _ in account.pending), default=None)
+    standing = reputation.standing(key)
+    newest = max((round_ for round_, _ in standing.pending), default=None)
     last = None if newest is None else paid_with(reputation.rules, ledger.manifest.num_rounds, newest)
     return CreditWord(
         round=ledger.round,
-        paid=account.paid,
-        pending=account.credit - account.paid,
+        paid=standing.paid,
+        pending=standing.credit - standing.paid,
         until=last or 0,
-        faults=account.faults[-MAX_FAULTS:],
+        faults=standing.faults[-MAX_FAULTS:],
         good=reputation.good[key],
         proven=int(reputation.is_proven(key)),
         earned=earned,

@@ -16,8 +16,8 @@ _NOT_FOR_THIS_LOG = "not for this log"
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """One thing that is wrong now."""
+class AlarmCause:
+    """What an alarm is about: one thing that is wrong now."""
 
     kind: str  # "fork" | "divergence" | "stalled" | "silent" | "unreadable"
     level: str  # "alarm" | "warning"
@@ -29,7 +29,7 @@ class Wrong:
 class Alarm:
     """Something wrong, and since when, in milliseconds since 1970."""
 
-    wrong: Wrong
+    cause: AlarmCause
     since: int
 
 
@@ -46,21 +46,21 @@ class Alarms:
         """The alarms that are on, the newest first."""
         return sorted(self._on.values(), key=lambda alarm: -alarm.since)[:MAX_ALARMS]
 
-    def keep(self, wrong: Wrong, now: int) -> None:
+    def keep(self, cause: AlarmCause, now: int) -> None:
         """Keep an alarm on for good: there is evidence, which nothing that comes later undoes."""
-        key = (wrong.kind, wrong.text)
+        key = (cause.kind, cause.text)
         if key not in self._on and sum(bool(text) for _, text in self._on) < MAX_ALARMS:
-            self._on[key] = Alarm(wrong, now)
+            self._on[key] = Alarm(cause, now)
 
-    def look(self, wrongs: Iterable[Wrong], now: int) -> None:
-        """Have the alarms of ``wrongs`` on, besides those that are kept for good; whichever is not among them passes."""
-        passing = {(wrong.kind, ""): wrong for wrong in wrongs}
+    def look(self, causes: Iterable[AlarmCause], now: int) -> None:
+        """Have the alarms of ``causes`` on, besides those that are kept for good; whichever is not among them passes."""
+        passing = {(cause.kind, ""): cause for cause in causes}
         self._on = {key: alarm for key, alarm in self._on.items() if key[1] or key in passing}
-        for key, wrong in passing.items():
+        for key, cause in passing.items():
             before = self._on.get(key)
-            self._on[key] = Alarm(wrong, before.since if before is not None else now)
+            self._on[key] = Alarm(cause, before.since if before is not None else now)
 
-    def refused(self, status: AggregatorStatus, now: int) -> list[Wrong]:
+    def refused(self, status: AggregatorStatus, now: int) -> list[AlarmCause]:
         """Return a warning if many contributions were refused lately because they are for another log than this."""
         count = status.refused.get(_NOT_FOR_THIS_LOG, 0)
         while self._refusals and (now - self._refusals[0][0] > _REFUSALS_MS or count < self._refusals[0][1]):
@@ -71,15 +71,19 @@ class Alarms:
         if more < _REFUSALS:
             return []
         return [
-            Wrong("divergence", "warning", f"{more} contributions within a minute were refused: they are for another log than this one")
+            AlarmCause(
+                "divergence", "warning", f"{more} contributions within a minute were refused: they are for another log than this one"
+            )
         ]
 
 
-def of_the_aggregator(status: AggregatorStatus | None, started_at: int, now: int, *, is_finished: bool) -> list[Wrong]:
+def of_the_aggregator(status: AggregatorStatus | None, started_at: int, now: int, *, is_finished: bool) -> list[AlarmCause]:
     """Return what is wrong with the aggregator, as its own words show; ``started_at``: since when they could have been heard."""
     said_at = status.written_at if status is not None else started_at
     if now - said_at > _SILENT_MS:
-        return [Wrong("silent", "alarm", f"the aggregator has said nothing for {_in_words(now - said_at)}: it stopped, or its disk stands")]
+        return [
+            AlarmCause("silent", "alarm", f"the aggregator has said nothing for {_in_words(now - said_at)}: it stopped, or its disk stands")
+        ]
     if status is None or status.open is None or is_finished:
         return []
     open_round = status.open
@@ -91,7 +95,7 @@ def of_the_aggregator(status: AggregatorStatus | None, started_at: int, now: int
         return []
     why = "nothing that counts was handed in" if open_round.stage == "open" else f"it is {open_round.stage}"
     text = f"round {open_round.round} is open for {_in_words(lasted_ms)}, and should be for {_in_words(usual_ms)}: {why}"
-    return [Wrong("stalled", "alarm", text, open_round.round)]
+    return [AlarmCause("stalled", "alarm", text, open_round.round)]
 
 
 def _in_words(duration_ms: int) -> str:

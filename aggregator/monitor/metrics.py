@@ -216,7 +216,7 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[Metric]:
 
 
 def _of_monitor(sight: Sight, streams: EventStreams) -> list[Metric]:
-    on = [alarm.wrong.kind for alarm in sight.alarms.on]
+    on = [alarm.cause.kind for alarm in sight.alarms.on]
     return [
         _metric("manta_alarms", [({"kind": kind}, float(on.count(kind))) for kind in KINDS]),
         _one("manta_monitor_streams", len(streams)),

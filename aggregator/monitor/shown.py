@@ -143,8 +143,8 @@ def shown_witness(one: Witnessed) -> Json:
 
 def shown_alarm(alarm: Alarm) -> Json:
     """Return an element of ``now.alarms``."""
-    wrong = alarm.wrong
-    return {"kind": wrong.kind, "level": wrong.level, "since": alarm.since, "round": wrong.round, "text": wrong.text}
+    cause = alarm.cause
+    return {"kind": cause.kind, "level": cause.level, "since": alarm.since, "round": cause.round, "text": cause.text}
 
 
 def shown_quality(one: EvaluationSeen) -> Json:

@@ -16,7 +16,7 @@ from manta_swarm.aggregator.log.contents import SNAPSHOTS, STATUS
 from manta_swarm.aggregator.log.storage import TREE_HEAD
 from manta_swarm.aggregator.log.stored import StoredLog
 from manta_swarm.aggregator.log.witnessed import WITNESSED, Witnessed
-from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from manta_swarm.aggregator.monitor.alarms import AlarmCause, Alarms, of_the_aggregator
 from manta_swarm.aggregator.monitor.kept import KEPT, Keeping
 from manta_swarm.aggregator.monitor.people import Credits, credits_of
 from manta_swarm.aggregator.monitor.quality import Evaluations, Pictures
@@ -129,7 +129,7 @@ class Sight:
 
     async def look(self) -> SightUpdate:
         """Read what is new. What cannot be read keeps nobody from the rest."""
-        wrongs: list[Wrong] = []
+        causes: list[AlarmCause] = []
         rounds, was_settled, alarms = self.view.round, self.view.settlement is not None, self.alarms.on
         found: list[bool] = []
         looks = (
@@ -145,13 +145,13 @@ class Sight:
                 found.append(await look())
             except (OSError, ValueError, StorageError, RemoteFault) as error:
                 found.append(False)
-                wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {self._told(error)}"))
+                causes.append(AlarmCause("unreadable", "warning", f"something of the run cannot be read: {self._told(error)}"))
         self.looked_at = now = unix_ms()
         self._judge_evaluation(now)
-        wrongs += of_the_aggregator(self.status, self.started_at, now, is_finished=self.view.is_finished)
+        causes += of_the_aggregator(self.status, self.started_at, now, is_finished=self.view.is_finished)
         if self.status is not None:
-            wrongs += self.alarms.refused(self.status, now)
-        self.alarms.look(wrongs, now)
+            causes += self.alarms.refused(self.status, now)
+        self.alarms.look(causes, now)
         head, _, live, quality, pictures, front = found
         settled = self.view.settlement is not None and not was_settled
         return SightUpdate(self.view.round - rounds, head, live, quality, pictures, front, settled, self.alarms.on != alarms)
@@ -180,7 +180,7 @@ class Sight:
         if head.size != self.view.size or head.root != self.view.root():
             signed, seen = f"{head.size} entries of root {head.root.hex()[:16]}", f"{self.view.size} of {self.view.root().hex()[:16]}"
             text = f"the log is not the one that was seen before: it signs for {signed}, and {seen} were seen"
-            self.alarms.keep(Wrong("fork", "alarm", text, self.view.round), unix_ms())
+            self.alarms.keep(AlarmCause("fork", "alarm", text, self.view.round), unix_ms())
             return False
         newest = self.newest_head
         if newest is not None and newest.head.size == head.size:
@@ -247,7 +247,7 @@ class Sight:
         named = self.view.rounds.state_of(newest.round) if newest.round else self.manifest.initial_state
         if newest.state != named.hex():
             text = f"the snapshot of round {newest.round} is not the state that the log names: {newest.state[:16]}, not {named.hex()[:16]}"
-            self.alarms.keep(Wrong("divergence", "alarm", text, newest.round), now)
+            self.alarms.keep(AlarmCause("divergence", "alarm", text, newest.round), now)
 
     def _signed_size(self) -> int:
         """Return how many entries the log signs for at this moment, which may be more than were looked at."""
@@ -260,10 +260,10 @@ class Sight:
             if head.size <= signed and await asyncio.to_thread(self.log.root, head.size) == head.root:
                 return
         except StorageError as error:
-            self.alarms.keep(Wrong("unreadable", "alarm", self._told(error)), unix_ms())
+            self.alarms.keep(AlarmCause("unreadable", "alarm", self._told(error)), unix_ms())
             return
         text = f"the log signed for {head.size} entries of root {head.root.hex()[:16]}, which it does not hold any more"
-        self.alarms.keep(Wrong("fork", "alarm", text), unix_ms())
+        self.alarms.keep(AlarmCause("fork", "alarm", text), unix_ms())
 
     def _told(self, error: Exception) -> str:
         """Return what is wrong, as everybody may read it: where on this computer the run lies is not for strangers."""

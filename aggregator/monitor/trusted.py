@@ -103,15 +103,15 @@ class TrustAnswers:
 def shown_trust(sight: Sight, key: bytes) -> Json:
     """Return what is said of a key in an audited run, also in ``/api/peers/{peer}``."""
     reputation, manifest = sight.view.reputation, sight.manifest
-    account = reputation.account(key)
+    standing = reputation.standing(key)
     return {
         "is_proven": reputation.is_proven(key),
         "is_guilty": key in reputation.guilty,
         "found_good": reputation.good[key],
-        "paid": account.paid,
-        "pending": sum(amount for _, amount in account.pending),
-        "all_paid_with": paid_with(manifest.audit_rules, manifest.num_rounds, account.pending[-1][0]) if account.pending else None,
-        "faults": list(map(_shown_fault, account.faults)),
+        "paid": standing.paid,
+        "pending": sum(amount for _, amount in standing.pending),
+        "all_paid_with": paid_with(manifest.audit_rules, manifest.num_rounds, standing.pending[-1][0]) if standing.pending else None,
+        "faults": list(map(_shown_fault, standing.faults)),
     }
 
 

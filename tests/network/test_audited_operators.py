@@ -86,13 +86,13 @@ def test_audits_admissions_and_accounts_outlive_the_leader_and_a_liar_takes_noth
     assert accused  # for nothing
     assert {one.verdict.auditor for one in said} == set(auditors)
     assert {key: fault.reason for key, fault in reputation.guilty.items()} == {keys["cheat"]: FALSE}
-    assert not any(reputation.account(keys[name]).faults for name in MACHINES)
+    assert not any(reputation.standing(keys[name]).faults for name in MACHINES)
     # Whose admission was taken back can bring nothing any more, also of work that is drawn only then.
-    assert {fault.reason for fault in reputation.account(keys["guest"]).faults} <= {WITHHELD}
+    assert {fault.reason for fault in reputation.standing(keys["guest"]).faults} <= {WITHHELD}
     assert any(reputation.good[key] >= trust.proven_after for key in honest)
     machines = sorted(keys[name] for name in MACHINES)
     assert list(reputation.by_account()[key_named(account)]) == machines
-    assert reputation.credits()[key_named(account)] == sum(reputation.account(key).paid for key in machines) > 0
+    assert reputation.credits()[key_named(account)] == sum(reputation.standing(key).paid for key in machines) > 0
     added_up = typed(peer_main, "credits", "--account", account, *(tmp_path / name for name in MACHINES))
     assert (added_up.exit_code, "total of 2 peers" in added_up.output) == (0, True)
 

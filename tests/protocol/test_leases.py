@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
+from manta_swarm.protocol.leases import MAX_PLACES, Leased, LeaseRefusal, Leases
 
 BASE, NEXT, KEY, OTHER, NAME = b"b" * 32, b"c" * 32, b"k" * 32, b"o" * 32, b"n" * 32
 ROUND_MS = 60_000.0
@@ -23,15 +23,15 @@ def ask(
     return lease
 
 
-def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", microbatch_ms: int = 100, now_ms: float = 0.0) -> No:
+def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", microbatch_ms: int = 100, now_ms: float = 0.0) -> LeaseRefusal:
     answer = leases.ask(key, address, microbatch_ms=microbatch_ms, way_ms=200, now_ms=now_ms)
-    assert isinstance(answer, No), answer
+    assert isinstance(answer, LeaseRefusal), answer
     return answer
 
 
 def refused_back(leases: Leases, key: bytes, now_ms: float, *, base: bytes = BASE, name: bytes = NAME) -> str:
     answer = leases.back(key, base, name, now_ms)
-    assert isinstance(answer, No)
+    assert isinstance(answer, LeaseRefusal)
     return answer.reason
 
 
@@ -59,7 +59,7 @@ def test_a_lease_takes_between_five_and_ten_seconds_where_that_can_be_and_fits_i
 ) -> None:
     answer = opened(steps=steps, due_ms=left_ms).ask(KEY, "here", microbatch_ms=microbatch_ms, way_ms=way_ms, now_ms=0.0)
     least_ms = steps * microbatch_ms
-    if isinstance(answer, No):
+    if isinstance(answer, LeaseRefusal):
         assert 1.25 * (least_ms + way_ms) > 0.999 * left_ms or 1.25 * least_ms + way_ms > 0.9 * left_ms
         return
     takes_ms = answer.microbatches_a_step * least_ms

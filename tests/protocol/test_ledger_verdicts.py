@@ -94,10 +94,10 @@ def test_after_the_last_round_verdicts_and_the_settlement_follow_and_all_is_paid
     assert (ledger.settled, ledger.settlement) == (True, ledger.size - 1)
     assert ledger.is_between_rounds
     # A is not proven: only its first round was found good, and it is guilty since: B has the others.
-    account = ledger.reputation.account(A.public_key)
-    assert (account.paid, account.pending) == (ledger.reputation.earned[A.public_key], ())
-    assert ledger.reputation.earned[B.public_key] + account.paid == 4 * pool
-    assert 0 < account.paid < pool
+    standing = ledger.reputation.standing(A.public_key)
+    assert (standing.paid, standing.pending) == (ledger.reputation.earned[A.public_key], ())
+    assert ledger.reputation.earned[B.public_key] + standing.paid == 4 * pool
+    assert 0 < standing.paid < pool
     assert ledger.credits()[AUDITOR.public_key] == 2 * ledger.manifest.audit_pool
     assert not ledger.reputation.pending
 

@@ -292,11 +292,11 @@ def test_what_a_round_paid_is_told_with_the_entry_that_paid_it_and_its_audits_as
 
 def test_what_somebody_asked_before_a_verdict_changes_nothing_of_the_pay() -> None:
     asked, not_asked = (Rounds(rules(), [A], [B], more=2) for _ in range(2))
-    assert [asked.reputation.account(key).pending[0] for key in (A, B)] == [(1, 500), (1, 500)]
+    assert [asked.reputation.standing(key).pending[0] for key in (A, B)] == [(1, 500), (1, 500)]
     for rounds in (asked, not_asked):
         rounds.say([B], 1, [VOID], AUDITORS[0])
         rounds.turns(1)
-        assert rounds.reputation.account(A).pending == ((1, 1000),)
+        assert rounds.reputation.standing(A).pending == ((1, 1000),)
         rounds.turns(2)
     assert asked.reputation.earned == not_asked.reputation.earned == {A: 1000, AUDITORS[0]: 100}
 

@@ -29,7 +29,7 @@ from manta_swarm.protocol.admission import GUEST, Admission, AdmissionProof, acc
 from manta_swarm.protocol.admitted import LOOKS_ON
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import EncodingError, MantaError, RemoteFault
-from manta_swarm.protocol.leases import MAX_PLACES, Leased, Leases, No
+from manta_swarm.protocol.leases import MAX_PLACES, Leased, LeaseRefusal, Leases
 from manta_swarm.protocol.light import (
     CODEC,
     MAX_ENTER_BYTES,
@@ -284,7 +284,7 @@ class GatewayService:
             return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))
         work.keep(self._leases.out(self._clock.now_ms()))
         leased = self._leases.ask(asked.key, address, microbatch_ms=asked.microbatch_ms, way_ms=asked.way_ms, now_ms=self._clock.now_ms())
-        if isinstance(leased, No):
+        if isinstance(leased, LeaseRefusal):
             return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
         lease = await self._made(work, leased)
         good_ms = round(leased.until_ms - self._clock.now_ms())
@@ -341,8 +341,8 @@ class GatewayService:
         if known is not None:
             return known
         leased, work = self._leases.back(claim.key, claim.base, name, self._clock.now_ms()), self._work
-        if isinstance(leased, No) or work is None:
-            return lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
+        if isinstance(leased, LeaseRefusal) or work is None:
+            return lost(leased.reason if isinstance(leased, LeaseRefusal) else "the gateway works on another base")
         with work.cohort_session.checking():
             try:
                 vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)

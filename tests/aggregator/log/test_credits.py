@@ -43,17 +43,17 @@ def run(tmp_path: Path) -> AuditedRun:
 
 def test_lines_say_what_is_paid_what_is_pending_until_when_and_what_was_found_out(run: AuditedRun) -> None:
     found, reputation = run.verified(), run.ledger.reputation
-    account = reputation.account(HONEST.public_key)
+    standing = reputation.standing(HONEST.public_key)
     of_liar, of_silent = ((reputation.faults[peer.public_key][0].contribution.hex()[:16]) for peer in (LIAR, SILENT))
-    pending = sum(amount for _, amount in account.pending)
+    pending = sum(amount for _, amount in standing.pending)
     lines = list(as_lines(found))[2:]
     assert lines[:2] == [
         "rounds up to 1 are paid; round 7 is paid with the settlement",
-        f"{name(HONEST)} paid {account.paid}, pending {pending} (all paid with the settlement)",
+        f"{name(HONEST)} paid {standing.paid}, pending {pending} (all paid with the settlement)",
     ]
     assert f"{name(LIAR)} paid 0; found false, round 3, contribution {of_liar}" in lines
     assert f"{name(SILENT)} paid 0; not shown, round 7, contribution {of_silent}" in lines
-    assert 0 < account.paid < pending
+    assert 0 < standing.paid < pending
 
 
 def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(run: AuditedRun) -> None:
@@ -78,7 +78,7 @@ def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(run: AuditedRun
     for one in said["accounts"]:
         assert one["paid"] == sum(peer["paid"] for peer in one["peers"]) == found.credits.get(bytes.fromhex(one["key"]), 0)
         assert one["pending"] == sum(each["amount"] for peer in one["peers"] for each in peer["pending"])
-    paid_and_pending = {peer.public_key: run.ledger.reputation.account(peer.public_key).credit for peer in PEERS[:3]}
+    paid_and_pending = {peer.public_key: run.ledger.reputation.standing(peer.public_key).credit for peer in PEERS[:3]}
     for peer in PEERS[:3]:
         of_key = [keys[peer.public_key].credit for keys in earned_by_account(found.reputation).values() if peer.public_key in keys]
         assert sum(of_key) == paid_and_pending[peer.public_key]
@@ -91,7 +91,7 @@ def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(run: AuditedRun
 def test_after_the_settlement_all_is_paid_and_nothing_is_pending(run: AuditedRun) -> None:
     run.rounds_to_the_end(peers=[HONEST])
     assert not run.verified().is_settled
-    before = run.ledger.reputation.account(HONEST.public_key).credit
+    before = run.ledger.reputation.standing(HONEST.public_key).credit
     run.settle()
     found = run.verified()
     said, lines = json.loads(as_json(found)), list(as_lines(found))
@@ -108,7 +108,7 @@ def test_the_credit_of_an_accounts_machines_adds_up(tmp_path: Path) -> None:
     run.round(verdict_of(run.ledger, LIAR, Outcome.VOID), peers=PEERS[:2], payout=OWNER)
     found = run.verified()
     lines, (one,) = list(as_lines(found)), json.loads(as_json(found))["accounts"]
-    pending = sum(run.ledger.reputation.account(peer.public_key).credit for peer in PEERS[:2])
+    pending = sum(run.ledger.reputation.standing(peer.public_key).credit for peer in PEERS[:2])
     assert lines[2] == "no round is paid yet; round 4 is paid with round 10"
     assert lines[3] == f"account {peer_name(OWNER)} of 2 keys: paid 0, pending {pending} (all paid with round 10)"
     assert [line[:2] for line in lines[4:]] == ["  ", "  "]

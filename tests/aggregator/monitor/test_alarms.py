@@ -11,7 +11,7 @@ import pytest
 from manta_swarm.aggregator.log.contents import STATUS
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.storage import TREE_HEAD
-from manta_swarm.aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from manta_swarm.aggregator.monitor.alarms import AlarmCause, Alarms, of_the_aggregator
 from manta_swarm.aggregator.monitor.quality import QUALITY
 from manta_swarm.aggregator.monitor.settings import DIRECTORY
 from manta_swarm.aggregator.status import unix_ms
@@ -134,10 +134,10 @@ def test_an_aggregator_that_says_nothing_is_noticed_and_forgiven() -> None:
     live = live_of(written_at=now)
     assert of_the_aggregator(live, 0, now + 9_000, is_finished=False) == []
     assert of_the_aggregator(None, now, now + 9_000, is_finished=False) == []
-    (wrong,) = of_the_aggregator(live, 0, now + 11_000, is_finished=True)
-    assert wrong.kind == "silent"
-    alarms.look([wrong], now)
-    alarms.look([wrong], now + 5_000)
+    (cause,) = of_the_aggregator(live, 0, now + 11_000, is_finished=True)
+    assert cause.kind == "silent"
+    alarms.look([cause], now)
+    alarms.look([cause], now + 5_000)
     assert [alarm.since for alarm in alarms.on] == [now]
     alarms.look([], now + 6_000)
     assert alarms.on == []
@@ -147,19 +147,19 @@ def test_a_round_that_lasts_far_too_long_is_noticed() -> None:
     usual, stalled = (live_of(open=open_round(4, [], {}, left_ms=100, lasts_ms=lasts)) for lasts in (20_000, 40_000))
     now = unix_ms()
     assert of_the_aggregator(usual, 0, now, is_finished=False) == []
-    (wrong,) = of_the_aggregator(stalled, 0, now, is_finished=False)
-    assert (wrong.kind, wrong.level, wrong.round) == ("stalled", "alarm", 4)
-    assert "nothing that counts" in wrong.text
+    (cause,) = of_the_aggregator(stalled, 0, now, is_finished=False)
+    assert (cause.kind, cause.level, cause.round) == ("stalled", "alarm", 4)
+    assert "nothing that counts" in cause.text
     assert of_the_aggregator(stalled, 0, now, is_finished=True) == []
 
 
 def test_evidence_is_kept_in_bounded_number() -> None:
     alarms = Alarms()
     for number in range(1_000):
-        alarms.keep(Wrong("fork", "alarm", f"log {number}"), number)
-    alarms.look([Wrong("stalled", "alarm", "now")], 5_000)
+        alarms.keep(AlarmCause("fork", "alarm", f"log {number}"), number)
+    alarms.look([AlarmCause("stalled", "alarm", "now")], 5_000)
     assert len(alarms.on) == 20
-    assert alarms.on[0].wrong.kind == "stalled"
+    assert alarms.on[0].cause.kind == "stalled"
 
 
 def test_where_the_run_lies_is_not_told_to_strangers(log: Log, directory: Path, caplog: pytest.LogCaptureFixture) -> None:

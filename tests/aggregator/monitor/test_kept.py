@@ -42,7 +42,7 @@ def log(log: Log, directory: Path) -> Log:
 
 def alarms_of(sight: Sight) -> list[str]:
     """What is wrong, but for the silence of an aggregator that these tests do not have."""
-    return [alarm.wrong.kind for alarm in sight.alarms.on if alarm.wrong.kind != "silent"]
+    return [alarm.cause.kind for alarm in sight.alarms.on if alarm.cause.kind != "silent"]
 
 
 def looked(directory: Path) -> Sight:

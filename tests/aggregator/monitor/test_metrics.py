@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from manta_swarm.aggregator.log.log import Log
 from manta_swarm.aggregator.log.witnessed import Witnessed
-from manta_swarm.aggregator.monitor.alarms import Wrong
+from manta_swarm.aggregator.monitor.alarms import AlarmCause
 from manta_swarm.aggregator.monitor.metrics import KINDS, METRICS
 from manta_swarm.aggregator.monitor.quality import EvaluationSeen, QualityPoint
 from manta_swarm.aggregator.states.opening import OpenedRun
@@ -58,7 +58,7 @@ def full(shown: Shown, played: tuple[Path, OpenedRun]) -> Shown:
     refused = {"bad body": 2, 'a "quoted\\ reason\n': 1}
     quality = Quality(metric="accuracy", largest=0.9, smallest=0.8, random=(0.7,))
     shown.sight.status = shown.sight.status.model_copy(update={"refused": refused, "quality": quality, "quality_round": 3})
-    shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
+    shown.sight.alarms.keep(AlarmCause("fork", "alarm", "two logs"), unix_ms())
     log = played[1].log
     shown.streams.refused = 7
     shown.sight._witnessed = [Witnessed(log.head, log.tree_head, cosign(head_text(log.head), 1_700_000_000, WITNESS))]

@@ -76,7 +76,7 @@ def test_the_view_folds_a_log_as_its_ledger_does_and_what_it_added_up_is_kept(
         made.rounds_to_the_end(peers=[HONEST, DOUBTED])
         made.settle(verdict_of(made.ledger, DOUBTED))
     sight, again = looked(made.directory).sight, looked(made.directory).sight
-    assert {alarm.wrong.kind for alarm in sight.alarms.on} <= {"silent"}
+    assert {alarm.cause.kind for alarm in sight.alarms.on} <= {"silent"}
     ours, theirs = sight.view.reputation, made.ledger.reputation
     assert (ours.paid, ours.pending, ours.audits, ours.good) == (theirs.paid, theirs.pending, theirs.audits, theirs.good)
     assert (ours.faults, ours.guilty, ours.lost, ours.given) == (theirs.faults, theirs.guilty, theirs.lost, theirs.given)
@@ -131,7 +131,7 @@ def test_what_was_found_out_is_shown_with_the_verdicts_in_the_log(run: AuditedRu
 def test_what_was_not_shown_stays_to_be_looked_up_after_its_round_is_paid(demoted: AuditedRun) -> None:
     shown = looked(demoted.directory)
     (fault,) = shown.json("/api/trust/faults")["faults"]
-    assert (fault["reason"], demoted.ledger.reputation.account(LIAR.public_key).paid) == ("withheld", 0)
+    assert (fault["reason"], demoted.ledger.reputation.standing(LIAR.public_key).paid) == ("withheld", 0)
     found = shown.json(f"/api/trust/contributions/{fault['contribution']}")
     assert 1 not in demoted.ledger.reputation.pending
     assert {one["outcome"] for one in found["claims"]} == {"demoted", "unpaid"}
@@ -171,14 +171,14 @@ def test_credit_is_what_is_paid_and_what_is_pending_wherever_it_is_shown(tmp_pat
         keys = {one["peer"]: one for one in shown.json("/api/trust/keys")["keys"]}
         peers = {one["peer"]: one["credit"] for one in shown.json("/api/peers")["peers"]}
         for peer in (LIAR, HONEST, DOUBTED):
-            account, one = reputation.account(peer.public_key), keys[name(peer)]
-            assert (one["paid"], one["paid"] + one["pending"]) == (account.paid, account.credit)
-            assert peers[name(peer)] == account.credit
+            standing, one = reputation.standing(peer.public_key), keys[name(peer)]
+            assert (one["paid"], one["paid"] + one["pending"]) == (standing.paid, standing.credit)
+            assert peers[name(peer)] == standing.credit
             assert (one["is_proven"], one["is_guilty"]) == (reputation.is_proven(peer.public_key), peer.public_key in reputation.guilty)
-            assert (one["found_good"], len(one["faults"])) == (reputation.good[peer.public_key], len(account.faults))
+            assert (one["found_good"], len(one["faults"])) == (reputation.good[peer.public_key], len(standing.faults))
             of_peer = shown.json(f"/api/peers/{name(peer)}")
             assert of_peer["trust"] == {field: value for field, value in one.items() if field != "peer"}
-            assert sum(claim["credit"] for claim in of_peer["claims_list"]) == account.credit  # audits pay nobody of these
+            assert sum(claim["credit"] for claim in of_peer["claims_list"]) == standing.credit  # audits pay nobody of these
         credits_ = shown.json("/api/ledger/credits")
         assert {bytes.fromhex(one["key"]): one["paid"] for one in credits_["credits"] if one["paid"]} == made.ledger.credits()
         for which in ("paid", "pending"):

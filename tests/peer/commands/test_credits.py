@@ -72,7 +72,7 @@ def played(directory: Path, **changes: Any) -> tuple[Path, int]:
         member = scene.join(0)
         await rounds(scene, member)
         await member.leaves()
-        earned.append(scene.log.ledger.reputation.account(member.key).credit)
+        earned.append(scene.log.ledger.reputation.standing(member.key).credit)
 
     play(directory, story, **changes)
     return directory / "peer-0", earned[0]
