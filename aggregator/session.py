@@ -18,12 +18,12 @@ from manta_swarm.aggregator.introduction import introduction, join_lines
 from manta_swarm.aggregator.log.tree_heads import TreeHeadPublisher, TreeHeadService
 from manta_swarm.aggregator.monitor.observers import Observers
 from manta_swarm.aggregator.settings.start import Start
-from manta_swarm.aggregator.states.state_keeper import Evaluating
+from manta_swarm.aggregator.states.state_keeper import DueEvaluations
 from manta_swarm.aggregator.status import AggregatorStatus, unix_ms
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.log_client import serve_manifest
 from manta_swarm.network.node import Node
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.reach import DialBackService
 from manta_swarm.network.shutdown_notices import say_shutdown_notice
 from manta_swarm.network.traffic import Traffic
@@ -54,10 +54,10 @@ class Session:
         self._log = context.log
         self._say = context.console.say
         self._said = _said_once(context)
-        self._idle = context.limits.closing(context.manifest), Faults(context.clock)  # what is seen where another operator writes
+        self._idle = context.limits.closing(context.manifest), CallerFaults(context.clock)  # what is seen where another operator writes
         self.stopping = Stopping(signed.run, self)
         self._committer = next((one.committer for one in features if one.committer is not None), None) or LoneCommitter(context)
-        self._evaluating = Evaluating(context.log, context.state_keeper, asked.config.aggregator.evaluate_every)
+        self._due_evaluations = DueEvaluations(context.log, context.state_keeper, asked.config.aggregator.evaluate_every)
         self._tree_heads = TreeHeadService(context.endpoint, context.log, signed, context.directory, context.guard)
         self._tree_head_publisher = TreeHeadPublisher(context.node, context.log)
         self._feed = FeedService(context.endpoint, context.log, self._committer, context.weights, context.clock)
@@ -91,7 +91,7 @@ class Session:
             )
             others = [asyncio.create_task(work) for work in works]
             try:
-                self._evaluating.look()
+                self._due_evaluations.look()
                 await self._until_stopped(told, [*sidecars, *others])
             finally:
                 await _end(sidecars)  # what these have is handed in, while the log still takes it
@@ -146,23 +146,23 @@ class Session:
             f"samples={self._samples()} entries={ledger.size} state={ledger.state.hex()[:12]}"
         )
         self._observers.show(self)
-        self._evaluating.look()
+        self._due_evaluations.look()
 
     async def _evaluate(self) -> None:
         """Tell of each evaluation, until this is cancelled."""
         while True:
-            said = await self._evaluating.next()
+            said = await self._due_evaluations.next()
             self._observers.show(self)
             self._say(said)
             own = self.context.measures.summed_up()
-            if self._evaluating.quality is not None and own is not None:
+            if self._due_evaluations.quality is not None and own is not None:
                 self._say(own.words())
             self._say_if_finished()
 
     def _say_if_finished(self) -> None:
-        if self._evaluating.is_over and not self.context.ledger.settled:
+        if self._due_evaluations.is_over and not self.context.ledger.settled:
             self._say("the last round is evaluated; verdicts are waited for, and then all is paid")
-        elif self._evaluating.is_over:
+        elif self._due_evaluations.is_over:
             self._say("run finished; the aggregator goes on serving its state until it is stopped")
 
     async def revoke(self, what: str, target: bytes) -> None:
@@ -227,10 +227,10 @@ class Session:
             "state": ledger.state.hex(),
             "ledger_size": head.size,
             "ledger_root": head.root.hex(),
-            "quality": self._evaluating.quality,
-            "quality_round": self._evaluating.round,
+            "quality": self._due_evaluations.quality,
+            "quality_round": self._due_evaluations.round,
             "own_quality": self.context.measures.summed_up(),
-            "finished": self._evaluating.is_over,
+            "finished": self._due_evaluations.is_over,
             "settled": ledger.settled,
             "open_ms": ledger.open_ms,
             "counted": self._samples(),
@@ -247,7 +247,7 @@ class Session:
         return self._idle[0] if self._committer.writing is None else self._committer.writing.closing
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> CallerFaults:
         """What was refused here."""
         return self._idle[1] if self._committer.writing is None else self._committer.writing.intake.faults
 

@@ -17,7 +17,7 @@ from manta_swarm.network.fetching import fetch
 from manta_swarm.network.gossip_state import GossipState, Pull
 from manta_swarm.network.neighbours import Neighbours
 from manta_swarm.network.pushes import MAX_PUSH_BYTES, BodyOffer, Push, PushAnswer
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.network.sources import Sources
 from manta_swarm.protocol.encoding import pack, unpack
@@ -89,7 +89,7 @@ class Gossip:
         self._body_sizes = tuple(body_sizes)
         self._clock = clock
         self._rng = rng
-        self.faults = Faults(clock)
+        self.faults = CallerFaults(clock)
         self._wrong: OrderedDict[PublicKey, float] = OrderedDict()  # who sent wrong bytes, and until when they are not believed
         self._own: dict[bytes, Blob] = {}  # bodies that are here, by root, until they may be shown
         self._getting: dict[bytes, _Getting] = {}  # by root

@@ -52,8 +52,8 @@ _LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is
 _LOOK_SHARE = 0.05  # of the time, that these looks take at most
 
 
-class Faults:
-    """Counts refusals by key and by reason."""
+class CallerFaults:
+    """Counts what callers did wrong, by key and by reason."""
 
     def __init__(self, clock: Clock) -> None:
         """Know of none yet."""

@@ -14,7 +14,7 @@ from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
 from manta_swarm.network.operator_line import OperatorLine
 from manta_swarm.network.peer_status import PeerStatus
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.vectors import VectorsFolder, serve_vectors
 from manta_swarm.peer.features.audit.auditor import AGAIN_PERCENT, AuditContext, Auditor, Volunteers
 from manta_swarm.peer.features.audit.bringing import Bringing
@@ -121,7 +121,7 @@ class Scene:
         self.operators = OPERATORS[:operators]
         self.brought: dict[bytes, BroughtVectors] = {}
         self.services: dict[bytes, AssignmentsService] = {}
-        self.faults = Faults(ManualClock())
+        self.faults = CallerFaults(ManualClock())
         for operator in self.operators:
             self.network.endpoint(PublicKey(operator.public_key))
 

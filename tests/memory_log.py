@@ -23,7 +23,7 @@ from manta_swarm.network import log_client, log_proofs
 from manta_swarm.network.blobs import Blob, BlobStore
 from manta_swarm.network.distances import serve_pings
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.vectors import serve_vectors
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from manta_swarm.protocol.cosignatures import cosign, with_cosignatures
@@ -128,7 +128,7 @@ class MemoryLog:
             await serve_pings(endpoint)
             if self._directory is not None and self.manifest.audit_rules is not None:
                 directory = self._directory / key.hex()[:8]
-                facts, faults = _Facts(self), Faults(ManualClock())
+                facts, faults = _Facts(self), CallerFaults(ManualClock())
                 brought = self.brought[key] = BroughtVectors(
                     directory, facts, num_weights=self.num_weights, max_bytes=1 << 30, faults=faults
                 )

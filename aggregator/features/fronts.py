@@ -16,7 +16,7 @@ from pathlib import Path
 
 from manta_swarm.aggregator.features.feature import Feature
 from manta_swarm.aggregator.features.front_file import FILE, FrontPoint, MembersFront, read_front
-from manta_swarm.aggregator.intake.waiting import Ledgers
+from manta_swarm.aggregator.intake.waiting import HasLedger
 from manta_swarm.automl.data.dataset import SEARCH
 from manta_swarm.automl.evaluation.samples import Measured
 from manta_swarm.automl.search.constraints import Macs, Region
@@ -41,7 +41,7 @@ logger = logging.getLogger("manta.fronts")
 class Fronts(Feature):
     """Has the Pareto fronts of one run measured, one after the other."""
 
-    def __init__(self, endpoint: Endpoint, log: Ledgers, signed: SignedManifest, directory: Path, *, every: int) -> None:
+    def __init__(self, endpoint: Endpoint, log: HasLedger, signed: SignedManifest, directory: Path, *, every: int) -> None:
         """Have a run's members asked each time so many rounds of ``log`` are committed, and keep what they say in ``directory``; 0: never.
 
         Where data are private nobody can be asked.

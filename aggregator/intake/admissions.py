@@ -13,9 +13,9 @@ from collections.abc import Container
 from manta_swarm.aggregator.commit.commits import Commits
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
-from manta_swarm.aggregator.intake.waiting import Ledgers
+from manta_swarm.aggregator.intake.waiting import HasLedger
 from manta_swarm.network.admission_filter import AdmissionFilter, AdmittedKeys, NotAdmitted, stranger_told
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import OwnNode
 from manta_swarm.protocol.admission import (
     INVITATION,
@@ -52,7 +52,7 @@ class Admissions:
         self._turn = asyncio.Lock()
         self._is_closed = False
         self._writing: asyncio.Task[None] | None = None
-        self.faults = Faults(context.clock)
+        self.faults = CallerFaults(context.clock)
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -137,7 +137,7 @@ def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: byt
 class _Logged:
     """Whom the log lets in and puts out. Implements ``network.admission_filter.Roll``."""
 
-    def __init__(self, log: Ledgers) -> None:
+    def __init__(self, log: HasLedger) -> None:
         self._log = log
 
     @property
@@ -148,7 +148,7 @@ class _Logged:
         return self._log.ledger.admitted.trains(key)
 
 
-async def held_to_admission(node: OwnNode, log: Ledgers) -> OwnNode:
+async def held_to_admission(node: OwnNode, log: HasLedger) -> OwnNode:
     """Return an operator's node as it answers those whom the run admits; where that is everybody the node as it is.
 
     Only guests, who train nothing, show it their admission proof.

@@ -26,7 +26,7 @@ from manta_swarm.aggregator.intake.refusals import NotTheirs, bringer_of, check_
 from manta_swarm.codec.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from manta_swarm.network.blobs import Blob
 from manta_swarm.network.log_client import BodyPart, HandIn, HeaderAnswer
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.protocol.closing import Closing, NotTaken
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.errors import ClaimError, EncodingError, RemoteFault
@@ -95,7 +95,7 @@ class Intake:
         self._is_closed = False
         self._gone = asyncio.Event()  # something that was handed in has its place in a table, or can have none
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="checks")
-        self.faults = Faults(context.clock)
+        self.faults = CallerFaults(context.clock)
 
     def _now(self) -> int:
         return round(self._context.clock.now_ms())

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.protocol.admission import TAKEN_BACK
 from manta_swarm.protocol.closing import GONE, NotTaken
 from manta_swarm.protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
@@ -53,18 +53,18 @@ def bringer_of(caller: PublicKey) -> bytes:
     return _passed_on_by.get() + caller
 
 
-def refused_of(faults: Faults) -> dict[PublicKey, dict[str, int]]:
+def refused_of(faults: CallerFaults) -> dict[PublicKey, dict[str, int]]:
     """Return what was refused of keys that called themselves."""
     return {PublicKey(bringer): reasons for bringer, reasons in faults.by_key().items() if len(bringer) == _KEY_BYTES}
 
 
-def is_too_much(faults: Faults, caller: PublicKey) -> bool:
+def is_too_much(faults: CallerFaults, caller: PublicKey) -> bool:
     """Return whether so much was refused of who brings this that it is not worth looking at."""
     return faults.is_too_much(bringer_of(caller))
 
 
 @contextmanager
-def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
+def noted(faults: CallerFaults, caller: PublicKey) -> Iterator[None]:
     """Count what is refused inside of it; that there is no place for something is nobody's fault."""
     try:
         yield

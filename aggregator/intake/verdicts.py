@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from manta_swarm.aggregator.commit.deciding import Decider
 from manta_swarm.aggregator.context import RunContext
 from manta_swarm.aggregator.intake.refusals import is_too_much, noted
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Busy
 from manta_swarm.protocol.auditing import MAX_SIGNED_VERDICT_BYTES, VERDICT
 from manta_swarm.protocol.closing import NotTaken
@@ -28,7 +28,7 @@ _PAGE = 64  # that others are asked to keep at once
 class Verdicts:
     """Answers the call "audit.verdict", and keeps what was taken until the log has it."""
 
-    def __init__(self, context: RunContext, faults: Faults, changed: asyncio.Event, decider: Decider) -> None:
+    def __init__(self, context: RunContext, faults: CallerFaults, changed: asyncio.Event, decider: Decider) -> None:
         """Prepare; ``start`` answers from then on.
 
         Args:

@@ -32,7 +32,7 @@ _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the l
 logger = logging.getLogger("manta.verdicts")
 
 
-class Ledgers(Protocol):
+class HasLedger(Protocol):
     """Has a log's ledger, another one after each commit."""
 
     @property
@@ -97,7 +97,7 @@ class Waiting:
         for digest in digests:
             self._stored.pop(digest, None)
 
-    async def drop_refused(self, log: Ledgers) -> None:
+    async def drop_refused(self, log: HasLedger) -> None:
         """Forget what may not stand in the log any more, also because it stands there."""
         waiting = list(self._stored.values())
         for start in range(0, len(waiting), _PAGE):  # a ledger is another one two commits later, before which a page is long done
@@ -187,7 +187,7 @@ def _read(file: AppendedFile) -> list[Signed[Verdict]]:
 class Settling:
     """Decides when an audited run is settled. The time of the last round is not in the log: after a restart the wait begins anew."""
 
-    def __init__(self, log: Ledgers, settle_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, log: HasLedger, settle_s: float, clock: Clock = SYSTEM_CLOCK) -> None:
         """Prepare.
 
         Args:

@@ -54,7 +54,7 @@ from manta_swarm.protocol.records import Included, Receipt
 from manta_swarm.protocol.signing import Identity
 from manta_swarm.runtime.disk import DirectoryLock, make_directory, write_durably
 
-_CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
+_WAL_CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
 
 
 class Log:
@@ -73,7 +73,7 @@ class Log:
         self._candidate = log.ledger.copy()
         self._behind: list[Step] = []  # what the candidate lacks, checked when the other took it
         self._ahead: list[Step] = []  # what it has taken since, and the other lacks
-        self._since_checkpoint = 0
+        self._since_wal_checkpoint = 0
         self._stopped: str | None = None  # why no operation is possible any more
         self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
         self._mutex = RLock()
@@ -152,7 +152,7 @@ class Log:
                 check_tree_head(note, signed, replayed)
                 check_evidence(directory, replayed.tree)
                 # What a failed sync left in the operating system's cache only must reach the disk before it is signed for.
-                _checkpoint(connection)
+                _wal_checkpoint(connection)
             log = cls(directory, operator, connection, lock, replayed)
             undo.pop_all()
         return log
@@ -209,11 +209,11 @@ class Log:
                 self._store(entries)
                 self._head, self._tree_head = self._sign(note)
                 self._ledger, self._candidate, self._behind = self._candidate, self._ledger, self._ahead
-                self._since_checkpoint += len(entries)
-                if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
+                self._since_wal_checkpoint += len(entries)
+                if self._since_wal_checkpoint >= _WAL_CHECKPOINT_ENTRIES:
                     with sqlite_errors(self._directory / DATABASE):
-                        _checkpoint(self._connection)
-                    self._since_checkpoint = 0
+                        _wal_checkpoint(self._connection)
+                    self._since_wal_checkpoint = 0
             except BaseException as error:  # an interrupt too: disk and memory no longer move together
                 self._stopped = str(error) or type(error).__name__
                 raise
@@ -430,6 +430,6 @@ def _fitting(rows: Iterable[tuple[bytes]], max_bytes: int) -> list[bytes]:
     return found
 
 
-def _checkpoint(connection: sqlite3.Connection) -> None:
+def _wal_checkpoint(connection: sqlite3.Connection) -> None:
     """Move the WAL into the database file, as far as no reader needs it, and sync; an error shows here."""
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -23,7 +23,7 @@ from manta_swarm.aggregator.log.storage import BUSY_TIMEOUT_S
 from manta_swarm.aggregator.monitor.settings import DIRECTORY, MonitorSection, MonitorSocket
 from manta_swarm.aggregator.status import AggregatorStatus, CallCounts, HandedContribution, OpenRound, StatusFile, unix_ms
 from manta_swarm.network.log_client import TRAINING, AfterRound
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Endpoint, Handler, Through
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.auditing import BRING
@@ -151,7 +151,7 @@ class ObservedAggregator(Protocol):
         """The open round, and who has handed in; None: the run is finished."""
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> CallerFaults:
         """Counts of the calls that were refused."""
 
     @property

@@ -26,7 +26,7 @@ from manta_swarm.protocol.table import weights_root
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class RoundToReplay:
     """What the log says of a round, as far as its computation needs it."""
 
     entry: Round
@@ -41,7 +41,7 @@ class TableCollector:
 
     def __init__(self) -> None:
         """Begin without any round."""
-        self.rounds: dict[int, Played] = {}
+        self.rounds: dict[int, RoundToReplay] = {}
         self._thresholds: tuple[Threshold, ...] = ()
 
     def take(self, ledger: Ledger) -> None:
@@ -50,33 +50,33 @@ class TableCollector:
         assert entry is not None
         assert listed is not None
         min_exponents = tuple(ledger.min_exponent_at(one.round - 1) for one in listed)
-        self.rounds[ledger.round] = Played(entry, listed, min_exponents, ledger.min_exponent_at(ledger.round - 1), self._thresholds)
+        self.rounds[ledger.round] = RoundToReplay(entry, listed, min_exponents, ledger.min_exponent_at(ledger.round - 1), self._thresholds)
         self._thresholds = entry.thresholds
 
     def forget_before(self, round: int) -> None:
         """Keep only rounds from ``round`` on."""
-        self.rounds = {number: played for number, played in self.rounds.items() if number >= round}
+        self.rounds = {number: to_replay for number, to_replay in self.rounds.items() if number >= round}
 
 
-def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, training_spec: RunTrainingSpec, codec: str) -> Iterator[State]:
+def replayed(state: State, rounds: Sequence[RoundToReplay], bodies: Bodies, training_spec: RunTrainingSpec, codec: str) -> Iterator[State]:
     """Yield the state after each of ``rounds``, which follow ``state``, each compared with what the log says of it.
 
     Raises:
         StorageError: a body is missing, or a round does not come to what the log says.
     """
-    for played in rounds:
-        round_ = played.entry.round
-        parsed = parsed_bodies(bodies, played.listed, codec, state.parameters.numel(), round_)
+    for to_replay in rounds:
+        round_ = to_replay.entry.round
+        parsed = parsed_bodies(bodies, to_replay.listed, codec, state.parameters.numel(), round_)
         after = after_table(
             state,
-            played.listed,
+            to_replay.listed,
             parsed,
-            min_exponents=played.min_exponents,
-            thresholds=played.thresholds,
-            min_exponent=played.min_exponent,
+            min_exponents=to_replay.min_exponents,
+            thresholds=to_replay.thresholds,
+            min_exponent=to_replay.min_exponent,
             training_spec=training_spec,
         )
-        entry, found = played.entry, after.table_mean
+        entry, found = to_replay.entry, after.table_mean
         said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.min_exponent)
         if (after.mean.root, weights_root(after.weighed), after.blob.root, found.thresholds, found.min_exponent) != said:
             raise StorageError(f"round {round_} does not come to what the log says of it: the log, or this machine, is wrong")

@@ -243,7 +243,7 @@ class StateKeeper:
         return Evaluation(state.round, report)
 
 
-class Evaluating:
+class DueEvaluations:
     """Has the newest state of a run evaluated when the run file says so, and at the run's end."""
 
     def __init__(self, log: Log, state_keeper: StateKeeper, every: int) -> None:

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.log.storage import is_at_rest, read_manifest, readin
 from manta_swarm.aggregator.log.verify import verify_directory
 from manta_swarm.aggregator.settings.config import RunConfig
 from manta_swarm.aggregator.settings.sections import AggregatorSection, ExchangeSection
-from manta_swarm.aggregator.states.replay import Played, TableCollector, replay_directory
+from manta_swarm.aggregator.states.replay import RoundToReplay, TableCollector, replay_directory
 from manta_swarm.automl.training.coverage import RunTrainingSpec
 from manta_swarm.protocol.ledger import Ledger
 from manta_swarm.protocol.manifest import Manifest
@@ -151,7 +151,7 @@ class Scene(Programs):
                     self._tables.take(self._ledger)
         return self._ledger
 
-    def tables(self) -> dict[int, Played]:
+    def tables(self) -> dict[int, RoundToReplay]:
         """Return what the log says of each round by now."""
         self.ledger()
         return self._tables.rounds
@@ -208,7 +208,7 @@ class Scene(Programs):
             assert (name, _counted(rounds, status)) >= (name, status["samples_counted"])
 
 
-def _counted(rounds: dict[int, Played], status: Status) -> int:
+def _counted(rounds: dict[int, RoundToReplay], status: Status) -> int:
     """Return the samples of a peer in all tables; its cohort peers' are among them where it handed in with others."""
     key = bytes.fromhex(status["key"])
     return sum(one.counted for played in rounds.values() for one in played.listed if key in one.keys)

@@ -19,7 +19,7 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from manta_swarm.aggregator.intake.bodies import Bodies
 from manta_swarm.aggregator.log.contents import BODIES
-from manta_swarm.aggregator.states.replay import Played
+from manta_swarm.aggregator.states.replay import RoundToReplay
 from manta_swarm.codec.coding import Body, body_num_bytes, encode, parse
 from manta_swarm.codec.mean import table_mean
 from manta_swarm.codec.vectors import vector_group_sizes
@@ -121,7 +121,7 @@ async def is_counted(liar: Liar, *reasons: str, times: int = 1) -> None:
     await until(lambda: sum(liar.refused().get(reason, 0) for reason in reasons) >= times)
 
 
-async def hand_in(scene: Scene, liar: Liar, made: Made) -> Played:
+async def hand_in(scene: Scene, liar: Liar, made: Made) -> RoundToReplay:
     """Return the round in whose table a contribution is: the one that its inclusion promise says."""
     handed = await liar.log.hand_in(made.header, made.groups)
     while (inclusion_promise := handed.inclusion_promise) is None:  # it came too late, and is handed in again
@@ -291,7 +291,7 @@ def test_bodies_that_are_malformed_or_not_those_of_their_headers_are_refused(sce
     play(scene, story)
 
 
-def kept_bodies(scene: Scene, played: Played, count: int) -> list[Body]:
+def kept_bodies(scene: Scene, played: RoundToReplay, count: int) -> list[Body]:
     """Return the bodies of a table, of ``count`` values each, from the log's disk."""
     codec = scene.manifest.exchange.codec
     bodies = Bodies(scene.directory / "aggregator" / BODIES, body_bytes=body_num_bytes(codec, count), keep=1)
@@ -300,7 +300,7 @@ def kept_bodies(scene: Scene, played: Played, count: int) -> list[Body]:
 
 
 def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_clip_allows(scene: Scene) -> None:
-    async def in_a_table_with_others(liar: Liar) -> Played:
+    async def in_a_table_with_others(liar: Liar) -> RoundToReplay:
         while True:
             body = liar.body(np.full(liar.num_weights, np.finfo(np.float32).max, np.float32))
             made = liar.made(body, microbatches=(1, 0, 0, 0))

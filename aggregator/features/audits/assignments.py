@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from manta_swarm.aggregator.features.audits.brought import BroughtVectors, Facts
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Endpoint
 from manta_swarm.protocol.auditing import (
     ASSIGNMENTS,
@@ -52,7 +52,7 @@ class _Left:
 class AssignmentsService:
     """Assigns audits on behalf of one operator. It leaves verdicts to ``aggregator.intake.verdicts``."""
 
-    def __init__(self, brought: BroughtVectors, facts: Facts, faults: Faults) -> None:
+    def __init__(self, brought: BroughtVectors, facts: Facts, faults: CallerFaults) -> None:
         """Know of no auditor; ``serve`` answers from then on.
 
         Args:

@@ -18,7 +18,7 @@ from manta_swarm.aggregator.status import AuditCounts
 from manta_swarm.automl.training.update import state_piece_sizes, state_pieces
 from manta_swarm.codec.coding import body_groups, group_sizes
 from manta_swarm.network.blobs import Blob, LazyBlob
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.vectors import serve_vectors
 from manta_swarm.protocol.errors import StorageError
 from manta_swarm.protocol.exchange import MAX_AGE
@@ -107,7 +107,7 @@ class Audits(Feature):
         """
         self._context = context
         self._facts = LogFacts(context.log)
-        self.faults = Faults(context.clock)
+        self.faults = CallerFaults(context.clock)
         self.brought = BroughtVectors(
             context.directory, self._facts, num_weights=context.num_weights, max_bytes=max_bytes, faults=self.faults, clock=context.clock
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Busy, Endpoint
 from manta_swarm.network.vectors import VectorPart, VectorsFolder
 from manta_swarm.protocol.auditing import (
@@ -109,7 +109,7 @@ class BroughtVectors:
     """Keeps for one operator what peers bring of audited contributions."""
 
     def __init__(
-        self, directory: Path, facts: Facts, *, num_weights: int, max_bytes: int, faults: Faults, clock: Clock = SYSTEM_CLOCK
+        self, directory: Path, facts: Facts, *, num_weights: int, max_bytes: int, faults: CallerFaults, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         """Take up what is in the run's ``directory``, which blocks; ``serve`` answers from then on.
 

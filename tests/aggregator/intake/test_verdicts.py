@@ -17,7 +17,7 @@ from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.intake.waiting import Waiting
 from manta_swarm.aggregator.log.contents import WAITING
 from manta_swarm.network.memory import MemoryEndpoint, MemoryNetwork
-from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.rates import FAULTS_FORGIVEN, CallerFaults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.closing import NotTaken
@@ -56,7 +56,7 @@ class Service:
         self.waiting = Waiting(self.path.parent, self)
         context: Any = SimpleNamespace(endpoint=self.endpoint, waiting=self.waiting, ledger=self.ledger)
         self.decider = LoneDecider(None, None)  # type: ignore[arg-type]
-        self.verdicts = Verdicts(context, Faults(ManualClock()), CountedEvent(self), self.decider)
+        self.verdicts = Verdicts(context, CallerFaults(ManualClock()), CountedEvent(self), self.decider)
 
     async def __aenter__(self) -> "Service":
         self.begin()

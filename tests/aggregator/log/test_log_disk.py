@@ -203,7 +203,7 @@ def test_a_transaction_is_synced_before_it_is_acknowledged(directory: Path, log:
 
 
 def test_the_wal_does_not_grow_without_end(log: Log, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manta_swarm.aggregator.log.log, "_CHECKPOINT_ENTRIES", 8)
+    monkeypatch.setattr(manta_swarm.aggregator.log.log, "_WAL_CHECKPOINT_ENTRIES", 8)
     wal = directory / f"{DATABASE}-wal"
     grow(log, 4)
     size_bytes = wal.stat().st_size

@@ -15,7 +15,7 @@ from manta_swarm.aggregator.monitor.shown import shown_final
 from manta_swarm.aggregator.status import AggregatorStatus, Quality
 from manta_swarm.network.log_client import AT_ONCE, TRAINING, WATCHING, AfterRound
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.network.traffic import Traffic
 from manta_swarm.protocol.closing import Closing
@@ -38,7 +38,7 @@ class AtWork:
     """An aggregator that is looked at, with its first round open."""
 
     def __init__(self) -> None:
-        self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), Faults(ManualClock()), Traffic()
+        self.status, self.closing, self.faults, self.traffic = SAID, Closing(8), CallerFaults(ManualClock()), Traffic()
         self.closing.open(1, 60_000, frozenset(), None)
 
 

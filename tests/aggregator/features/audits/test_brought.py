@@ -15,7 +15,7 @@ from manta_swarm.aggregator.features.audits import brought
 from manta_swarm.aggregator.features.audits.brought import LEAST_RATE, QUIET_S, BroughtVectors
 from manta_swarm.codec.residuals import Vector, vector_digest
 from manta_swarm.network.memory import MemoryNetwork
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.network.vectors import VectorPart
 from manta_swarm.protocol.auditing import (
@@ -85,7 +85,7 @@ class Scene:
         self.headers: dict[bytes, Header] = {}
         self.read: list[bytes] = []
         self.clock = ManualClock()
-        self.faults = Faults(ManualClock())
+        self.faults = CallerFaults(ManualClock())
         self.directory = directory
         self.max_bytes = max_bytes
 

@@ -12,7 +12,7 @@ from manta_swarm.aggregator.features.operators.service import ACCEPT
 from manta_swarm.aggregator.features.operators.verdicts import VERDICTS, AskVerdicts
 from manta_swarm.aggregator.intake.verdicts import Verdicts
 from manta_swarm.aggregator.settings.sections import TrustSection
-from manta_swarm.network.rates import Faults
+from manta_swarm.network.rates import CallerFaults
 from manta_swarm.network.rpc import Refused
 from manta_swarm.protocol.auditing import VERDICT
 from manta_swarm.protocol.encoding import pack
@@ -59,7 +59,7 @@ async def writing(four: Four, place: int, term: int, rounds: int = 0) -> AsyncIt
     """Let an operator write, and take verdicts meanwhile, once all have so many rounds."""
     leader, _ = await four.write(place, term)
     endpoint = four.network.endpoints[FOUR[place].public_key]
-    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), Faults(ManualClock()), asyncio.Event(), leader)
+    verdicts = Verdicts(replace(four.contexts[place], endpoint=endpoint), CallerFaults(ManualClock()), asyncio.Event(), leader)
     await verdicts.start()
     try:
         for _ in range(rounds):

@@ -7,7 +7,7 @@ import pytest
 from manta_swarm.aggregator.features.operators.forwarding import FORWARD, Forwarded, Switch
 from manta_swarm.aggregator.intake.refusals import NotTheirs, is_too_much, noted, passed_on_by, refused_of
 from manta_swarm.network.log_client import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
-from manta_swarm.network.rates import FAULTS_FORGIVEN, Faults
+from manta_swarm.network.rates import FAULTS_FORGIVEN, CallerFaults
 from manta_swarm.network.rpc import Handler
 from manta_swarm.protocol.encoding import pack, unpack
 from manta_swarm.protocol.signing import Identity, PublicKey
@@ -131,7 +131,7 @@ async def test_a_founder_goes_on_by_way_of_another_operator_at_once(service: Ser
 
 
 async def test_faults_in_whatever_an_operator_passes_on_are_counted_by_its_way() -> None:
-    faults, key = Faults(ManualClock()), PublicKey(A.public_key)
+    faults, key = CallerFaults(ManualClock()), PublicKey(A.public_key)
 
     async def call(operator: Identity | None) -> bool:
         """Do something wrong too often; return whether that is too much."""
