@@ -19,8 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(STAMP)
 	@$(BIN)/manta-swarm up $(DEMO_ARGS)
 
-# The tests without processes compute while those of programs wait: side by side they take a third less time than one after the other, and each
-# one's words come together when it ends.
+# The tests without processes compute while those of programs wait: side by side they take less time. What each prints comes when it ends.
 test: check
 	@echo "all tests: this takes about a quarter of an hour, and what they say comes when they end"
 	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) fast swarm
