@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,32 @@ async def test_who_cannot_renew_stops_by_its_own_clock_before_another_can_have_i
     etcd.is_away = False
     await waiting
     assert await two.holder() == ONE
+
+
+@needs_etcd
+@pytest.mark.swarm
+async def test_who_holds_a_lease_of_an_etcd_that_stands_still_or_is_killed_stops_and_it_is_won_again_when_etcd_is_back(
+    tmp_path: Path,
+) -> None:
+    with etcd_in(tmp_path) as etcd, contextlib.closing(Etcd([etcd.url])) as client:
+        one, two = LeaderLease(client, RUN, ONE, ttl_s=TTL_S), LeaderLease(client, RUN, TWO, ttl_s=TTL_S)
+        await one.won()
+        asked_s = time.monotonic()
+        assert etcd.process is not None
+        etcd.process.send_signal(signal.SIGSTOP)
+        try:
+            await one.kept()
+        finally:
+            etcd.process.send_signal(signal.SIGCONT)
+        assert not one.is_held
+        assert one._until_s < asked_s + TTL_S  # by the clock of the one that stops: this is what is promised
+        await two.won()
+        etcd.stop(signal.SIGKILL)
+        waiting = asyncio.create_task(one.won())  # in vain, while etcd is away
+        await two.kept()
+        assert not waiting.done()
+        etcd.start()
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_etcd_that_is_away_or_silent_at_the_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
