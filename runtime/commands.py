@@ -6,6 +6,7 @@ No library but click is imported here.
 import contextlib
 import gc
 import importlib.util
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,7 @@ def ending_in_a_line(program: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question
+        logging.getLogger("asyncio").disabled = True  # its threads still wait for children, and would say that their loop is closed
         click.echo(f"{program}: ended by Ctrl-C", err=True)
         sys.exit(130)
     except PermissionError as error:  # of a folder on the way to a file, which to ask after is not allowed either
