@@ -29,7 +29,7 @@ _DRAWS = 64  # architectures of a size that a table is asked for
 class _Work:
     """A base that was worked on."""
 
-    price: float  # its architecture's cost
+    cost: float  # its architecture's cost
     share: float  # of the longest that a microbatch may take: above 1 it was too slow
 
 
@@ -121,11 +121,11 @@ class Sizing:
             return
         self._is_guessed = True
         phase = self._plan.phase(round_)
-        self._works.append(_Work(self._price(architecture, phase), microbatch_ms / self._longest_ms(open_ms)))
+        self._works.append(_Work(self._cost(architecture, phase), microbatch_ms / self._longest_ms(open_ms)))
         self._rests = max(0, self._rests - 1)
-        dearest = max(self._works, key=lambda work: work.price)
+        dearest = max(self._works, key=lambda work: work.cost)
         next_share = self._share(dearest, min(self._measured + 1, ALL), phase)
-        slow = [work for work in self._works if work.share > 1 and work.price <= self._dearest(self._measured, phase)]
+        slow = [work for work in self._works if work.share > 1 and work.cost <= self._dearest(self._measured, phase)]
         if slow and self._measured > 1:
             fitting = (size for size in range(self._measured - 1, 0, -1) if max(self._share(work, size, phase) for work in slow) <= 1)
             self._measured, self._rests = next(fitting, 1), _RESTS
@@ -135,12 +135,12 @@ class Sizing:
 
     def _share(self, work: _Work, size: int, phase: Phase) -> float:
         """Return which share the dearest architecture of a size takes, if a work's duration goes with its architecture's cost."""
-        return work.share * self._dearest(size, phase) / work.price
+        return work.share * self._dearest(size, phase) / work.cost
 
     def _longest_ms(self, open_ms: int) -> float:
         return open_ms / (PART * self._plan.local_steps)
 
-    def _price(self, architecture: Architecture, phase: Phase) -> float:
+    def _cost(self, architecture: Architecture, phase: Phase) -> float:
         price = self._forward(architecture)
         return price + (self._teacher(architecture.resolution) if phase.distils else 0.0)
 
