@@ -31,13 +31,15 @@ class ForkedHome(Home):
     """A home where ``python -m ARGUMENTS`` is a fork, where that can be."""
 
     def __init__(self, directory: Path, temporary: Path, server: forked.ForkServer | None = None) -> None:
-        """Fork from ``server``; None: from that of this process."""
+        """Fork from ``server``; None: from that of this process.
+
+        Called on the main thread: a server ends with the thread that started it, and a test's ``asyncio.to_thread`` ends with the test.
+        """
         super().__init__(directory, temporary)
-        self._server = server
+        self._server = server or forked.server()
 
     def start(self, *arguments: str | Path) -> Any:
         """See ``Home``."""
-        server = self._server or forked.server()
-        if server is None:
+        if self._server is None:
             return super().start(*arguments)
-        return _Process(server, [str(argument) for argument in arguments], self.environment)
+        return _Process(self._server, [str(argument) for argument in arguments], self.environment)
